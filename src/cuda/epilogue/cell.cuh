@@ -28,7 +28,7 @@ constexpr int kFragmentRowStep = 8;
 
 /// The index of a row's first element in a contiguous matrix of `columns` columns. Both arguments
 /// are below 2^32, so it takes one instruction.
-__device__ __forceinline__ int64_t index_of(int64_t row, int64_t columns) {
+LLTM_DEVICE int64_t index_of(int64_t row, int64_t columns) {
   return static_cast<int64_t>(static_cast<uint64_t>(static_cast<uint32_t>(row)) *
                               static_cast<uint32_t>(columns));
 }
@@ -41,7 +41,7 @@ constexpr bool kAllExist = kColumns != 2;
 
 /// Writes `columns` neighboring values of a row of the state, or zeros if the values do not count.
 template <int kColumns, typename Element, typename Value>
-__device__ __forceinline__ void write_columns(
+LLTM_DEVICE void write_columns(
     Element* to, const Value* values, int columns, int64_t state_size, bool values_count = true) {
   Vector<Element, kColumns> vector;
 #pragma unroll
@@ -69,12 +69,12 @@ template <typename Cell,
           int kElements,
           typename Added,
           typename OldCell>
-__device__ __forceinline__ void compute_elements(const acc_t (&sums)[Cell::kGates][kElements],
-                                                 const Added& added,
-                                                 const OldCell& old_cell,
-                                                 acc_t (&z)[Cell::kGates][kElements],
-                                                 acc_t (&h)[kElements],
-                                                 acc_t (&cell)[kElements]) {
+LLTM_DEVICE void compute_elements(const acc_t (&sums)[Cell::kGates][kElements],
+                                  const Added& added,
+                                  const OldCell& old_cell,
+                                  acc_t (&z)[Cell::kGates][kElements],
+                                  acc_t (&h)[kElements],
+                                  acc_t (&cell)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
     acc_t z_of_element[Cell::kGates];
@@ -111,9 +111,9 @@ class CellEpilogue {
     State state;
   };
 
-  __device__ __forceinline__ explicit CellEpilogue(const ForwardProblem& problem) : p_(problem) {}
+  LLTM_DEVICE explicit CellEpilogue(const ForwardProblem& problem) : p_(problem) {}
 
-  __device__ __forceinline__ void place(Fetched& o, int64_t row, int64_t column) const {
+  LLTM_DEVICE void place(Fetched& o, int64_t row, int64_t column) const {
     o.rows = 0;
     if (column >= p_.state_size || row >= p_.batch) {
       return;
@@ -124,15 +124,12 @@ class CellEpilogue {
     o.gates_index = index_of(row, kGates * p_.state_size) + column;
   }
 
-  __device__ __forceinline__ void place(Fetched& o,
-                                        const State& state,
-                                        int64_t row,
-                                        int64_t column) const {
+  LLTM_DEVICE void place(Fetched& o, const State& state, int64_t row, int64_t column) const {
     place(o, row, column);
     o.state = state;
   }
 
-  __device__ __forceinline__ void fetch(Fetched& o, int64_t row, int64_t column) const {
+  LLTM_DEVICE void fetch(Fetched& o, int64_t row, int64_t column) const {
     place(o, row, column);
     if (o.rows == 0) {
       return;
@@ -147,7 +144,7 @@ class CellEpilogue {
     fetch_state(o.state, row, column);
   }
 
-  __device__ __forceinline__ void fetch_state(State& state, int64_t row, int64_t column) const {
+  LLTM_DEVICE void fetch_state(State& state, int64_t row, int64_t column) const {
     const Element* const old_cell =
         static_cast<const Element*>(p_.old_cell.data) + row * p_.old_cell.stride + column;
 #pragma unroll
@@ -160,8 +157,7 @@ class CellEpilogue {
     }
   }
 
-  __device__ __forceinline__ void finish(const Fetched& o,
-                                         const float (&sums)[kGates][kRows * kColumns]) const {
+  LLTM_DEVICE void finish(const Fetched& o, const float (&sums)[kGates][kRows * kColumns]) const {
     if (o.rows == 0) {
       return;
     }
@@ -199,7 +195,7 @@ class CellEpilogue {
   }
 
  private:
-  static __device__ __forceinline__ void read(Columns& to, const Element* from, int columns) {
+  static LLTM_DEVICE void read(Columns& to, const Element* from, int columns) {
     if constexpr (kReadsFours) {
       to = *reinterpret_cast<const Columns*>(from);
     } else {

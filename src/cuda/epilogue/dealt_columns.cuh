@@ -11,7 +11,7 @@ namespace lltm::cuda {
 /// The column whose sums are in column n of the product. Each group of 16 is permuted:
 ///   n       0 1 2 3  4  5  6  7  8 9 10 11 12 13 14 15
 ///   column  0 1 4 5  8  9 12 13  2 3  6  7 10 11 14 15
-__device__ __forceinline__ int dealt_column(int n) {
+LLTM_DEVICE int dealt_column(int n) {
   return n / 16 * 16 + n % 8 / 2 * 4 + n % 16 / 8 * 2 + n % 2;
 }
 
@@ -25,7 +25,7 @@ struct TileOfResult {
 
 // The nth four neighboring columns that a thread has of a row, the first or the one below.
 template <int kSums>
-__device__ __forceinline__ float4 dealt_four(const float (&sum)[kSums], int n, int below) {
+LLTM_DEVICE float4 dealt_four(const float (&sum)[kSums], int n, int below) {
   const float* const from = sum + n * 8 + below * 2;
   return make_float4(from[0], from[1], from[4], from[5]);
 }
@@ -34,7 +34,7 @@ __device__ __forceinline__ float4 dealt_four(const float (&sum)[kSums], int n, i
 // on: from the first multiple of 16 bytes in its own four, `shift` columns on, with what the next
 // thread has in front of its own. All threads of a warp call it.
 template <int kSums>
-__device__ __forceinline__ void write_shifted_fours(
+LLTM_DEVICE void write_shifted_fours(
     float* to, int shift, int columns, const float (&sum)[kSums], int below, int lane) {
   constexpr int kFours = kSums / 8;
   const auto write = [&](const float(&values)[4], int first, int end) {
@@ -72,9 +72,9 @@ __device__ __forceinline__ void write_shifted_fours(
 
 /// Writes a warp's 16 rows of a tile. row_of(r) is row r of these, within the tile.
 template <typename RowOf, int kSums>
-__device__ __forceinline__ void write_dealt_columns(const TileOfResult& tile,
-                                                    const RowOf& row_of,
-                                                    const float (&sum)[kSums]) {
+LLTM_DEVICE void write_dealt_columns(const TileOfResult& tile,
+                                     const RowOf& row_of,
+                                     const float (&sum)[kSums]) {
   constexpr int kFours = kSums / 8;  // of a thread's row
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int first_column = lane % 4 * 4;

@@ -1,6 +1,8 @@
 // Finishes a tile of the forward whose sums are in shared memory, one element per thread at a time.
 #pragma once
 
+#include "../ptx/device_function.h"
+
 namespace lltm::cuda {
 
 /// Finishes the rows [first_row, first_row + rows) of the tile at (row, column). What an element
@@ -8,15 +10,15 @@ namespace lltm::cuda {
 template <typename Epilogue, int kHidden, int kThreads>
 class ElementFinisher {
  public:
-  __device__ __forceinline__
-  ElementFinisher(const Epilogue& epilogue, int64_t row, int64_t column, int first_row, int rows)
+  LLTM_DEVICE ElementFinisher(
+      const Epilogue& epilogue, int64_t row, int64_t column, int first_row, int rows)
       : epilogue_(epilogue),
         row_(row + first_row),
         column_(column),
         elements_(rows * kHidden),
         element_(static_cast<int>(threadIdx.x)) {}
 
-  __device__ __forceinline__ void fetch() {
+  LLTM_DEVICE void fetch() {
     fetched_.rows = 0;
     if (element_ < elements_) {
       epilogue_.fetch(fetched_, row_ + element_ / kHidden, column_ + element_ % kHidden);
@@ -25,7 +27,7 @@ class ElementFinisher {
 
   /// Called after the first fetch().
   template <typename Sums>
-  __device__ __forceinline__ void finish(const Sums& sums) {
+  LLTM_DEVICE void finish(const Sums& sums) {
 #pragma unroll 1
     while (element_ < elements_) {
       if (fetched_.rows > 0) {

@@ -57,7 +57,7 @@ class FragmentFinisher {
   static constexpr int kSumsAnElement = Epilogue::kSumsAnElement;
   static constexpr int kSums = kSumsAnElement * kColumns / 2;
 
-  __device__ __forceinline__ FragmentFinisher(
+  LLTM_DEVICE FragmentFinisher(
       const Epilogue& epilogue, int64_t first_row, int first_column, int rank, int ranks)
       : epilogue_(epilogue),
         first_row_(first_row),
@@ -73,14 +73,12 @@ class FragmentFinisher {
   /// What `barrier` has to count in addition to the arrival that expects the bytes: the threads of
   /// this block that hold sums which the block finishes. (A warp's first thread could arrive for
   /// all after __syncwarp(), but racecheck would not recognize that.)
-  __device__ __forceinline__ int own_arrivals() const { return own_units() * 8; }
+  LLTM_DEVICE int own_arrivals() const { return own_units() * 8; }
   /// The bytes that other ranks send.
-  __device__ __forceinline__ int expected_bytes() const {
-    return own_units() * (ranks_ - 1) * kUnitBytes;
-  }
+  LLTM_DEVICE int expected_bytes() const { return own_units() * (ranks_ - 1) * kUnitBytes; }
 
   /// Prefetches what the policy fetches.
-  __device__ __forceinline__ void prefetch() const {
+  LLTM_DEVICE void prefetch() const {
 #pragma unroll 1
     for (unsigned item = item_; item < items_; item += kThreads) {
       epilogue_.prefetch(row(item), column(item));
@@ -89,15 +87,15 @@ class FragmentFinisher {
 
   /// For a policy that has these: prepare(fetched) computes, after fetch(), what does not depend
   /// on the sums, and fetch_carried(fetched) fetches what the previous kernel writes.
-  __device__ __forceinline__ void prepare() {
+  LLTM_DEVICE void prepare() {
     epilogue_.prepare(next_[0]);
     is_prepared_ = true;
   }
-  __device__ __forceinline__ void fetch_carried() { epilogue_.fetch_carried(next_[0]); }
+  LLTM_DEVICE void fetch_carried() { epilogue_.fetch_carried(next_[0]); }
 
   /// Fetches what the first item needs besides its sums, and the states of the others if the policy
   /// has any.
-  __device__ __forceinline__ void fetch() {
+  LLTM_DEVICE void fetch() {
     fetch_item(next_[0], item_);
     // Computed here so that no division follows the product.
     receiver_ = own_unit() / units_a_rank_;
@@ -120,10 +118,10 @@ class FragmentFinisher {
   /// units have arrived from all ranks. Called by the warps that hold sums. block_of(rank) is a
   /// rank's block in the cluster.
   template <typename BlockOf>
-  __device__ __forceinline__ void exchange(const float (&sum)[kSums],
-                                           unsigned char* parts,
-                                           uint32_t barrier,
-                                           const BlockOf& block_of) const {
+  LLTM_DEVICE void exchange(const float (&sum)[kSums],
+                            unsigned char* parts,
+                            uint32_t barrier,
+                            const BlockOf& block_of) const {
     const int rank = receiver_, place = own_unit() - rank * units_a_rank_;
     unsigned char* const own = parts + (place * ranks_ + rank_) * kUnitBytes;
     const auto send = [&](const auto& write) {
@@ -146,7 +144,7 @@ class FragmentFinisher {
   }
 
   /// Starts fetching what the next few items need, once the sums need no registers.
-  __device__ __forceinline__ void fetch_further() {
+  LLTM_DEVICE void fetch_further() {
 #pragma unroll
     for (int i = 1; i < kDepth; ++i) {
       fetch_item(next_[i], item_ + i * kThreads);
@@ -155,7 +153,7 @@ class FragmentFinisher {
   }
 
   /// Called after fetch() and fetch_further().
-  __device__ __forceinline__ void finish(const unsigned char* parts) {
+  LLTM_DEVICE void finish(const unsigned char* parts) {
 #pragma unroll 1
     while (item_ < items_) {
       const unsigned char* part = parts + item_ / kItemsAUnit * ranks_ * kUnitBytes;
@@ -229,18 +227,18 @@ class FragmentFinisher {
   // sequence, each comes from L2.
   static constexpr int kDepth = kHasStates ? 1 : std::min(kMostItems, kPrepares ? 2 : 3);
 
-  __device__ __forceinline__ void fetch_item(typename Epilogue::Fetched& fetched, unsigned item) {
+  LLTM_DEVICE void fetch_item(typename Epilogue::Fetched& fetched, unsigned item) {
     fetched.rows = 0;
     if (item < items_) {
       epilogue_.fetch(fetched, row(item), column(item));
     }
   }
-  __device__ __forceinline__ void fetch_carried_of(typename Epilogue::Fetched& fetched) {
+  LLTM_DEVICE void fetch_carried_of(typename Epilogue::Fetched& fetched) {
     if constexpr (kPrepares) {
       epilogue_.fetch_carried(fetched);
     }
   }
-  __device__ __forceinline__ void place_next() {
+  LLTM_DEVICE void place_next() {
     if constexpr (kMostItems > 1) {
       epilogue_.place(next_[0], further_[0], row(item_), column(item_));
 #pragma unroll
@@ -251,19 +249,19 @@ class FragmentFinisher {
   }
 
   // The first row and column of an item.
-  __device__ __forceinline__ int64_t row(unsigned item) const {
+  LLTM_DEVICE int64_t row(unsigned item) const {
     const unsigned unit = first_unit_ + item / kItemsAUnit, in_unit = item % kItemsAUnit;
     const unsigned of_four = in_unit / kItemsARow;
     return first_row_ + (unit / 4 * 16 + unit % 4 * 2 +
                          (kRows == 2 ? in_unit % 8 / 4 : of_four / 2 * 8 + of_four % 2));
   }
-  __device__ __forceinline__ int column(unsigned item) const {
+  LLTM_DEVICE int column(unsigned item) const {
     const unsigned in_unit = item % kItemsAUnit;
     return first_column_ + static_cast<int>(kRows == 2 ? in_unit / 8 * 8 + in_unit % 4 * 2
                                                        : in_unit % kItemsARow * 4);
   }
   // The offset of an item's first sums of the first gate.
-  static __device__ __forceinline__ unsigned place_in_unit(unsigned item) {
+  static LLTM_DEVICE unsigned place_in_unit(unsigned item) {
     const unsigned in_unit = item % kItemsAUnit;
     if constexpr (kRows == 2) {
       return in_unit * 16;
@@ -274,10 +272,8 @@ class FragmentFinisher {
     }
   }
 
-  __device__ __forceinline__ int own_units() const {
-    return static_cast<int>(items_ / kItemsAUnit);
-  }
-  static __device__ __forceinline__ int own_unit() { return static_cast<int>(threadIdx.x) / 8; }
+  LLTM_DEVICE int own_units() const { return static_cast<int>(items_ / kItemsAUnit); }
+  static LLTM_DEVICE int own_unit() { return static_cast<int>(threadIdx.x) / 8; }
 
   const Epilogue epilogue_;
   const int64_t first_row_;

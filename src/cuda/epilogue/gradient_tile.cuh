@@ -35,7 +35,7 @@ class GroupWriter {
  public:
   using Element = typename Product::Element;
 
-  __device__ __forceinline__ GroupWriter(const GradientResults& results, const GradientUnit& unit) {
+  LLTM_DEVICE GroupWriter(const GradientResults& results, const GradientUnit& unit) {
     // Or the compiler would compute all of this before the product, and spill it.
     const int thread = in_register(static_cast<int>(threadIdx.x));
     const int lane = thread % 32, column = unit.column + lane % 4 * 2;
@@ -62,7 +62,7 @@ class GroupWriter {
   }
 
   /// Writes the group of eight columns from `column` of the tile on.
-  __device__ __forceinline__ void write(int column, float4 sums) const {
+  LLTM_DEVICE void write(int column, float4 sums) const {
     const float values[2][2] = {{sums.x, sums.y}, {sums.z, sums.w}};
 #pragma unroll
     for (int below = 0; below < 2; ++below) {
@@ -87,14 +87,12 @@ class GroupWriter {
 
 // These store two 8x8 matrices of 16-bit elements. A lane holds a pair of each. Lane l provides the
 // address of row l % 8 of matrix l % 16 / 8. Transposed, columns are stored as rows.
-__device__ __forceinline__ void store_matrices_x2(uint32_t address, uint32_t x, uint32_t y) {
+LLTM_DEVICE void store_matrices_x2(uint32_t address, uint32_t x, uint32_t y) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x2.shared.b16 [%0], {%1, %2};\n" ::"r"(address), "r"(x), "r"(y)
       : "memory");
 }
-__device__ __forceinline__ void store_matrices_x2_transposed(uint32_t address,
-                                                             uint32_t x,
-                                                             uint32_t y) {
+LLTM_DEVICE void store_matrices_x2_transposed(uint32_t address, uint32_t x, uint32_t y) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};\n" ::"r"(address),
                "r"(x),
                "r"(y)
@@ -111,7 +109,7 @@ class GradientStaging {
   static constexpr int kBytes = 8192, kColumns = kBytes / 64 / kSize;  // of the tile
   static constexpr int kBoxBytes = 4096;  // of d_old_h and d_input in float
 
-  __device__ __forceinline__ explicit GradientStaging(unsigned char* shared)
+  LLTM_DEVICE explicit GradientStaging(unsigned char* shared)
       : shared_(shared), thread_(static_cast<int>(threadIdx.x) % 128) {
     // In TF32 the compiler would otherwise compute all addresses of an epilogue before the product
     // and spill them.
@@ -124,7 +122,7 @@ class GradientStaging {
   /// first row and two of its second. kDealt: in d_weights, column n has the sums of column
   /// dealt_column(n).
   template <bool kDealt = false>
-  __device__ __forceinline__ void put(bool of_weights, int column, float4 sums) const {
+  LLTM_DEVICE void put(bool of_weights, int column, float4 sums) const {
     const int warp = thread_ / 32, lane = thread_ % 32;
     if constexpr (kSize == 2) {
       const Vector<Element, 2> first{static_cast<Element>(sums.x), static_cast<Element>(sums.y)};
@@ -161,11 +159,11 @@ class GradientStaging {
   /// Writes the first `columns` columns of the block, a power of two. The block starts at column
   /// unit.column + first of the product, and the warpgroup's rows at its row group_row. Called by
   /// all threads of the warpgroup, after a barrier of theirs.
-  __device__ __forceinline__ void write(const GradientResults& results,
-                                        const GradientUnit& unit,
-                                        int group_row,
-                                        int columns,
-                                        int first) const {
+  LLTM_DEVICE void write(const GradientResults& results,
+                         const GradientUnit& unit,
+                         int group_row,
+                         int columns,
+                         int first) const {
     const int alignment = results.alignment(unit.of_weights);
     if (alignment == 16) {
       write_vectors<16>(results, unit, group_row, columns, first);
@@ -178,11 +176,11 @@ class GradientStaging {
 
   /// Writes the whole block by TMA. Called by one thread, after a fence and a barrier of the
   /// warpgroup.
-  __device__ __forceinline__ void write_by_tma(const GradientResultMaps& maps,
-                                               const GradientResults& results,
-                                               const GradientUnit& unit,
-                                               int group_row,
-                                               int first) const {
+  LLTM_DEVICE void write_by_tma(const GradientResultMaps& maps,
+                                const GradientResults& results,
+                                const GradientUnit& unit,
+                                int group_row,
+                                int first) const {
     const uint32_t from = shared_address(shared_);
     if (unit.of_weights) {
       write_box_2d(from,
@@ -208,16 +206,16 @@ class GradientStaging {
   }
 
  private:
-  static __device__ __forceinline__ int offset(int row, int byte) {
+  static LLTM_DEVICE int offset(int row, int byte) {
     return byte / 128 * kBoxBytes + row * 128 + ((byte / 16 % 8) ^ (row % 8)) * 16 + byte % 16;
   }
 
   template <int kVector>
-  __device__ __forceinline__ void write_vectors(const GradientResults& results,
-                                                const GradientUnit& unit,
-                                                int group_row,
-                                                int columns,
-                                                int first) const {
+  LLTM_DEVICE void write_vectors(const GradientResults& results,
+                                 const GradientUnit& unit,
+                                 int group_row,
+                                 int columns,
+                                 int first) const {
     constexpr int kElements = kVector / kSize;
     using Bits = Word<kVector>;
     // A thread writes the same columns in all of its rows.

@@ -14,7 +14,7 @@ namespace lltm::cuda {
 
 /// exp(x) - 1 for x <= 0 or NaN, by kTerms terms of the series.
 template <int kTerms>
-__device__ __forceinline__ float expm1_by_terms(float x) {
+LLTM_DEVICE float expm1_by_terms(float x) {
   float limited;  // propagates NaN
   asm("max.NaN.f32 %0, %1, %2;\n" : "=f"(limited) : "f"(x), "f"(-25.0f));
   // x = n ln 2 + r. Adding 1.5 * 2^23 rounds n to an integer.
@@ -36,9 +36,9 @@ __device__ __forceinline__ float expm1_by_terms(float x) {
 /// In float, within 2 units in the last place. exp and expm1 are for x <= 0: the cells discard them
 /// for other x.
 struct DeviceMath : cell::StandardMath {
-  static __device__ __forceinline__ float expm1(float x) { return expm1_by_terms<7>(x); }
+  static LLTM_DEVICE float expm1(float x) { return expm1_by_terms<7>(x); }
 
-  static __device__ __forceinline__ float tanh(float x) {
+  static LLTM_DEVICE float tanh(float x) {
     const float t = expm1(-2.0f * std::abs(x));
     // t / (t + 2), corrected for the rounding errors of the sum and the quotient: otherwise the
     // mean error of new_h in float32 is 5 to 10 % larger.
@@ -49,7 +49,7 @@ struct DeviceMath : cell::StandardMath {
   }
 
   /// For x >= 1.
-  static __device__ __forceinline__ float reciprocal(float x) {
+  static LLTM_DEVICE float reciprocal(float x) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;\n" : "=f"(r) : "f"(x));
     return r;
@@ -59,14 +59,14 @@ struct DeviceMath : cell::StandardMath {
 /// For results that are rounded to TF32 or 16 bits: within 3 units in the last place of float,
 /// except for exp, which is within |x| units.
 struct RoundedMath : DeviceMath {
-  static __device__ __forceinline__ float exp(float x) {
+  static LLTM_DEVICE float exp(float x) {
     float e;
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(e) : "f"(x * 1.44269504f));
     return e;
   }
   /// Zero below -88, where the result would be subnormal.
-  static __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
-  static __device__ __forceinline__ float tanh(float x) {
+  static LLTM_DEVICE float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
+  static LLTM_DEVICE float tanh(float x) {
     const float t = expm1(-2.0f * std::abs(x));
     return copysignf(t * reciprocal(t + 2.0f), x);
   }
@@ -75,9 +75,9 @@ struct RoundedMath : DeviceMath {
 /// For the forward's results in bfloat16: relative errors of at most 2^-16 in expm1 and 2^-11 in
 /// tanh, which leaves nothing of a small derivative.
 struct ForwardBFloat16Math : RoundedMath {
-  static __device__ __forceinline__ float expm1(float x) { return expm1_by_terms<5>(x); }
-  static __device__ __forceinline__ float accurate_tanh(float x) { return RoundedMath::tanh(x); }
-  static __device__ __forceinline__ float tanh(float x) {
+  static LLTM_DEVICE float expm1(float x) { return expm1_by_terms<5>(x); }
+  static LLTM_DEVICE float accurate_tanh(float x) { return RoundedMath::tanh(x); }
+  static LLTM_DEVICE float tanh(float x) {
     float y;
     asm("tanh.approx.f32 %0, %1;\n" : "=f"(y) : "f"(x));
     return y;
@@ -89,7 +89,7 @@ struct ForwardBFloat16Math : RoundedMath {
 struct ShortMath : cell::StandardMath {
   /// 2^(x * log2(e)), corrected for the rounding of the exponent. The correction does not wait for
   /// the power.
-  static __device__ __forceinline__ float exp(float x) {
+  static LLTM_DEVICE float exp(float x) {
     constexpr float kLog2E = 1.44269504f, kRestOfLog2E = 1.92596303e-8f, kLn2 = 0.693147181f;
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(x * kLog2E));
@@ -101,10 +101,10 @@ struct ShortMath : cell::StandardMath {
     return fmaf(power, rest * kLn2, power);
   }
 
-  static __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
+  static LLTM_DEVICE float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
 
   /// For x <= 0.
-  static __device__ __forceinline__ float expm1(float x) {
+  static LLTM_DEVICE float expm1(float x) {
     const float far = exp(x) - 1.0f;
     float p = fmaf(x, 1.0f / 40320, 1.0f / 5040);
     p = fmaf(p, x, 1.0f / 720);
@@ -115,7 +115,7 @@ struct ShortMath : cell::StandardMath {
     return where(x > -0.5f, fmaf(x * x, p, x), far);
   }
 
-  static __device__ __forceinline__ float tanh(float x) {
+  static LLTM_DEVICE float tanh(float x) {
     const float a = std::abs(x), square = x * x;
     float power;
     asm("ex2.approx.ftz.f32 %0, %1;\n" : "=f"(power) : "f"(a * 2.88539008f));
@@ -128,16 +128,16 @@ struct ShortMath : cell::StandardMath {
     return where(a > 0.56f, copysignf(far, x), fmaf(x * square, p, x));
   }
 
-  static __device__ __forceinline__ float reciprocal(float x) { return DeviceMath::reciprocal(x); }
+  static LLTM_DEVICE float reciprocal(float x) { return DeviceMath::reciprocal(x); }
 
   /// Corrected for the errors of the sum and of the reciprocal.
-  static __device__ __forceinline__ float reciprocal_of_one_plus(float e) {
+  static LLTM_DEVICE float reciprocal_of_one_plus(float e) {
     const float sum = 1.0f + e, rest = e - (sum - 1.0f);
     const float r = reciprocal(sum);
     return fmaf(fmaf(-rest, r, fmaf(-sum, r, 1.0f)), r, r);
   }
 
-  static __device__ __forceinline__ float where(bool condition, float yes, float no) {
+  static LLTM_DEVICE float where(bool condition, float yes, float no) {
     return select(condition, yes, no);
   }
 };
@@ -145,19 +145,19 @@ struct ShortMath : cell::StandardMath {
 /// ShortMath for results that are rounded to 16 bits: relative errors of at most 2^-18, except for
 /// exp, which is within |x| units of 2^-24.
 struct ShortRoundedMath : ShortMath {
-  static __device__ __forceinline__ float exp(float x) { return RoundedMath::exp(x); }
+  static LLTM_DEVICE float exp(float x) { return RoundedMath::exp(x); }
 
-  static __device__ __forceinline__ float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
+  static LLTM_DEVICE float sigmoid(float x) { return reciprocal(1.0f + exp(-x)); }
 
   /// For x <= 0.
-  static __device__ __forceinline__ float expm1(float x) {
+  static LLTM_DEVICE float expm1(float x) {
     const float far = exp(x) - 1.0f;
     float p = fmaf(x, 1.0f / 24, 1.0f / 6);
     p = fmaf(p, x, 0.5f);
     return where(x > -0.0625f, fmaf(x * x, p, x), far);
   }
 
-  static __device__ __forceinline__ float tanh(float x) {
+  static LLTM_DEVICE float tanh(float x) {
     const float a = std::abs(x), square = x * x;
     const float far = fmaf(-2.0f, reciprocal(1.0f + exp(2.0f * a)), 1.0f);
     const float p = fmaf(square, 2.0f / 15, -1.0f / 3);
@@ -168,13 +168,9 @@ struct ShortRoundedMath : ShortMath {
 /// For the forward's results in bfloat16: relative errors of 2^-11 in tanh, from which the output
 /// gate is computed, too.
 struct ShortForwardBFloat16Math : ShortRoundedMath {
-  static __device__ __forceinline__ float tanh(float x) { return ForwardBFloat16Math::tanh(x); }
-  static __device__ __forceinline__ float accurate_tanh(float x) {
-    return ShortRoundedMath::tanh(x);
-  }
-  static __device__ __forceinline__ float output_gate(float x) {
-    return fmaf(0.5f, tanh(0.5f * x), 0.5f);
-  }
+  static LLTM_DEVICE float tanh(float x) { return ForwardBFloat16Math::tanh(x); }
+  static LLTM_DEVICE float accurate_tanh(float x) { return ShortRoundedMath::tanh(x); }
+  static LLTM_DEVICE float output_gate(float x) { return fmaf(0.5f, tanh(0.5f * x), 0.5f); }
 };
 
 /// For tensors of scalar_t: double is computed in double, all other types in float.

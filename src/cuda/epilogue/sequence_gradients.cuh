@@ -34,15 +34,14 @@ class SequenceGradientsEpilogue {
     Derivatives by[kColumns];
   };
 
-  __device__ __forceinline__ explicit SequenceGradientsEpilogue(
-      const SequenceGradientsParams<scalar_t>& params)
+  LLTM_DEVICE explicit SequenceGradientsEpilogue(const SequenceGradientsParams<scalar_t>& params)
       : p_(params) {}
 
-  __device__ __forceinline__ int64_t rows() const { return p_.rows; }
-  __device__ __forceinline__ int64_t columns() const { return p_.state_size; }
+  LLTM_DEVICE int64_t rows() const { return p_.rows; }
+  LLTM_DEVICE int64_t columns() const { return p_.state_size; }
 
   /// Prefetches what fetch() reads into L2.
-  __device__ __forceinline__ void prefetch(int64_t row, int64_t column) const {
+  LLTM_DEVICE void prefetch(int64_t row, int64_t column) const {
     if (p_.t == kNoTime) {
       return;
     }
@@ -58,7 +57,7 @@ class SequenceGradientsEpilogue {
   }
 
   /// Reads what no step writes.
-  __device__ __forceinline__ void fetch(Fetched& o, int64_t row, int64_t column) const {
+  LLTM_DEVICE void fetch(Fetched& o, int64_t row, int64_t column) const {
     const RowsOfSequence& rows = p_.rows_of_sequence;
     o.ran_last = p_.last_t != kNoTime && rows.runs(row, p_.last_t);
     o.was_reset = p_.last_t != kNoTime && rows.is_reset(row, p_.last_t);
@@ -88,7 +87,7 @@ class SequenceGradientsEpilogue {
   }
 
   /// Computes what the gradients are multiplied by. Called after fetch() and before finish().
-  __device__ __forceinline__ void prepare(Fetched& o) const {
+  LLTM_DEVICE void prepare(Fetched& o) const {
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
       acc_t z[kGates];
@@ -102,17 +101,17 @@ class SequenceGradientsEpilogue {
   }
 
   /// Reads what the previous step may have written.
-  __device__ __forceinline__ void fetch_carried(Fetched& o, int64_t row, int64_t column) const {
+  LLTM_DEVICE void fetch_carried(Fetched& o, int64_t row, int64_t column) const {
     if (o.runs) {
       o.d_cell = read_carried(p_.d_cell + row * p_.state_size + column, column);
     }
   }
 
   /// from_h are elements of d_gates[last_t] @ W_h.
-  __device__ __forceinline__ void finish(const Fetched& o,
-                                         int64_t row,
-                                         int64_t column,
-                                         const acc_t (&from_h)[kColumns]) const {
+  LLTM_DEVICE void finish(const Fetched& o,
+                          int64_t row,
+                          int64_t column,
+                          const acc_t (&from_h)[kColumns]) const {
     const int64_t index = row * p_.state_size + column;
     Sums d_h;
 #pragma unroll
@@ -158,7 +157,7 @@ class SequenceGradientsEpilogue {
  private:
   /// Calls access(i) for the neighbors that exist, one by one.
   template <typename Access>
-  __device__ __forceinline__ void for_each(int64_t column, const Access& access) const {
+  LLTM_DEVICE void for_each(int64_t column, const Access& access) const {
     const int columns = at_most(p_.state_size - column, kColumns);
 #pragma unroll
     for (int i = 0; i < kColumns; ++i) {
@@ -168,7 +167,7 @@ class SequenceGradientsEpilogue {
     }
   }
 
-  __device__ __forceinline__ Values read(const scalar_t* from, int64_t column) const {
+  LLTM_DEVICE Values read(const scalar_t* from, int64_t column) const {
     if constexpr (kAtOnce) {
       return read_vector<kColumns>(from);
     } else {
@@ -177,14 +176,10 @@ class SequenceGradientsEpilogue {
       return values;
     }
   }
-  __device__ __forceinline__ Values read_anywhere(const Steps<scalar_t>& of,
-                                                  int64_t row,
-                                                  int64_t column) const {
+  LLTM_DEVICE Values read_anywhere(const Steps<scalar_t>& of, int64_t row, int64_t column) const {
     return read_anywhere(&of.at(p_.t, row, column), of.strides[2], column);
   }
-  __device__ __forceinline__ Values read_anywhere(const scalar_t* first,
-                                                  int64_t stride,
-                                                  int64_t column) const {
+  LLTM_DEVICE Values read_anywhere(const scalar_t* first, int64_t stride, int64_t column) const {
     if constexpr (kAtOnce) {
       if (kColumns == 1 ||
           (stride == 1 && reinterpret_cast<uintptr_t>(first) % sizeof(Values) == 0)) {
@@ -195,7 +190,7 @@ class SequenceGradientsEpilogue {
     for_each(column, [&](int i) { values.values[i] = first[i * stride]; });
     return values;
   }
-  __device__ __forceinline__ Sums read_carried(const acc_t* from, int64_t column) const {
+  LLTM_DEVICE Sums read_carried(const acc_t* from, int64_t column) const {
     Sums sums{};
     if constexpr (kAtOnce) {
       using Bits = WordOf<acc_t, kColumns>;
@@ -207,9 +202,7 @@ class SequenceGradientsEpilogue {
     return sums;
   }
   template <typename T>
-  __device__ __forceinline__ void write(T* to,
-                                        const Vector<T, kColumns>& values,
-                                        int64_t column) const {
+  LLTM_DEVICE void write(T* to, const Vector<T, kColumns>& values, int64_t column) const {
     if constexpr (kAtOnce) {
       write_vector(to, values);
     } else {
@@ -233,16 +226,15 @@ class SequenceGradientFours {
     typename Epilogue::Fetched of_elements;
   };
 
-  __device__ __forceinline__ explicit SequenceGradientFours(
-      const SequenceGradientsParams<scalar_t>& params)
+  LLTM_DEVICE explicit SequenceGradientFours(const SequenceGradientsParams<scalar_t>& params)
       : epilogue_(params) {}
 
-  __device__ __forceinline__ void prefetch(int64_t row, int64_t column) const {
+  LLTM_DEVICE void prefetch(int64_t row, int64_t column) const {
     if (exist(row, column)) {
       epilogue_.prefetch(row, column);
     }
   }
-  __device__ __forceinline__ void fetch(Fetched& o, int64_t row, int64_t column) const {
+  LLTM_DEVICE void fetch(Fetched& o, int64_t row, int64_t column) const {
     if (exist(row, column)) {
       o.rows = 1;
       o.row = row;
@@ -250,20 +242,20 @@ class SequenceGradientFours {
       epilogue_.fetch(o.of_elements, row, column);
     }
   }
-  __device__ __forceinline__ void fetch_carried(Fetched& o) const {
+  LLTM_DEVICE void fetch_carried(Fetched& o) const {
     if (o.rows > 0) {
       epilogue_.fetch_carried(o.of_elements, o.row, o.column);
     }
   }
-  __device__ __forceinline__ void prepare(Fetched& o) const { epilogue_.prepare(o.of_elements); }
-  __device__ __forceinline__ void finish(const Fetched& o, const float (&sums)[1][4]) const {
+  LLTM_DEVICE void prepare(Fetched& o) const { epilogue_.prepare(o.of_elements); }
+  LLTM_DEVICE void finish(const Fetched& o, const float (&sums)[1][4]) const {
     if (o.rows > 0) {
       epilogue_.finish(o.of_elements, o.row, o.column, sums[0]);
     }
   }
 
  private:
-  __device__ __forceinline__ bool exist(int64_t row, int64_t column) const {
+  LLTM_DEVICE bool exist(int64_t row, int64_t column) const {
     return row < epilogue_.rows() && column < epilogue_.columns();
   }
 
@@ -276,8 +268,8 @@ template <typename Epilogue, int kTileN, int kThreads, int kAtOnce>
 class StepFinisher {
  public:
   /// For those of the rows [first_row, first_row + rows) of the tile at (row, column) that exist.
-  __device__ __forceinline__
-  StepFinisher(const Epilogue& epilogue, int64_t row, int64_t column, int first_row, int rows)
+  LLTM_DEVICE StepFinisher(
+      const Epilogue& epilogue, int64_t row, int64_t column, int first_row, int rows)
       : epilogue_(epilogue),
         row_(row + first_row),
         column_(column),
@@ -286,7 +278,7 @@ class StepFinisher {
 
   /// For elements that do not exist, what another element needs is read: predicated loads would
   /// wait for each other.
-  __device__ __forceinline__ void fetch() {
+  LLTM_DEVICE void fetch() {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       epilogue_.fetch(operands_[i],
@@ -294,7 +286,7 @@ class StepFinisher {
                       column_ + min(column_of(i), columns_ - 1));
     }
   }
-  __device__ __forceinline__ void fetch_carried() {
+  LLTM_DEVICE void fetch_carried() {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       if (exists(i)) {
@@ -305,7 +297,7 @@ class StepFinisher {
 
   /// Called after the first fetch() and fetch_carried().
   template <typename Sums>
-  __device__ __forceinline__ void finish(const Sums& sums) {
+  LLTM_DEVICE void finish(const Sums& sums) {
 #pragma unroll 1
     while (true) {
 #pragma unroll
@@ -327,13 +319,9 @@ class StepFinisher {
   }
 
  private:
-  __device__ __forceinline__ int row_of(int i) const { return (element_ + i * kThreads) / kTileN; }
-  __device__ __forceinline__ int column_of(int i) const {
-    return (element_ + i * kThreads) % kTileN;
-  }
-  __device__ __forceinline__ bool exists(int i) const {
-    return row_of(i) < rows_ && column_of(i) < columns_;
-  }
+  LLTM_DEVICE int row_of(int i) const { return (element_ + i * kThreads) / kTileN; }
+  LLTM_DEVICE int column_of(int i) const { return (element_ + i * kThreads) % kTileN; }
+  LLTM_DEVICE bool exists(int i) const { return row_of(i) < rows_ && column_of(i) < columns_; }
 
   const Epilogue epilogue_;
   const int64_t row_, column_;

@@ -39,9 +39,9 @@ class StepEpilogue {
     Vector<acc_t, kColumns> old_cell[kRows] = {};
   };
 
-  __device__ __forceinline__ explicit StepEpilogue(const StepProblem& problem) : p_(problem) {}
+  LLTM_DEVICE explicit StepEpilogue(const StepProblem& problem) : p_(problem) {}
 
-  __device__ __forceinline__ void place(Fetched& o, int64_t row, int64_t column) const {
+  LLTM_DEVICE void place(Fetched& o, int64_t row, int64_t column) const {
     o.rows = 0;
     if (column < p_.state_size && row < p_.batch) {
       o.rows = kRows == 2 && row + kFragmentRowStep < p_.batch ? 2 : 1;
@@ -51,7 +51,7 @@ class StepEpilogue {
     }
   }
 
-  __device__ __forceinline__ void fetch(Fetched& o, int64_t row, int64_t column) const {
+  LLTM_DEVICE void fetch(Fetched& o, int64_t row, int64_t column) const {
     place(o, row, column);
     if (o.rows == 0) {
       return;
@@ -76,8 +76,7 @@ class StepEpilogue {
     }
   }
 
-  __device__ __forceinline__ void finish(const Fetched& o,
-                                         const acc_t (&sums)[kGates][kRows * kColumns]) const {
+  LLTM_DEVICE void finish(const Fetched& o, const acc_t (&sums)[kGates][kRows * kColumns]) const {
     if (o.rows == 0) {
       return;
     }
@@ -131,7 +130,7 @@ class StepEpilogue {
   }
 
  private:
-  __device__ __forceinline__ Turn turn_of(int64_t row) const {
+  LLTM_DEVICE Turn turn_of(int64_t row) const {
     const int64_t length = p_.rows.length_of(row);
     if (p_.t >= length) {
       return Turn::kIdle;
@@ -144,17 +143,15 @@ class StepEpilogue {
 
   /// The index of an element's first gate, given its own: a row has kGates times as many. The other
   /// gates are state_size apart.
-  static __device__ __forceinline__ int64_t first_gate_of(int64_t index, int column) {
+  static LLTM_DEVICE int64_t first_gate_of(int64_t index, int column) {
     return kGates * index - (kGates - 1) * column;
   }
-  static __device__ __forceinline__ Element* element(void* matrix, int64_t index) {
+  static LLTM_DEVICE Element* element(void* matrix, int64_t index) {
     return static_cast<Element*>(matrix) + index;
   }
 
   template <typename T>
-  static __device__ __forceinline__ void read(Vector<T, kColumns>& vector,
-                                              const T* from,
-                                              int columns) {
+  static LLTM_DEVICE void read(Vector<T, kColumns>& vector, const T* from, int columns) {
     if constexpr (kAllExist<kColumns>) {
       vector = read_vector<kColumns>(from);
     } else {

@@ -8,7 +8,7 @@ namespace lltm::cuda {
 // Writes rows [0, rows) x columns [0, columns) of a tile. read(values, row, column) returns four
 // neighbors of a row. `fours` says whether four may be written at once.
 template <int kThreads, int kTileN, typename Element, typename Read>
-__device__ __forceinline__ void write_tile(
+LLTM_DEVICE void write_tile(
     Element* to, int64_t stride, int rows, int columns, bool fours, const Read& read) {
 #pragma unroll 1
   for (int piece = static_cast<int>(threadIdx.x); piece < rows * (kTileN / 4); piece += kThreads) {

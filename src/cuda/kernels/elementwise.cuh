@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../problem.h"
+#include "../ptx/device_function.h"
 #include "../runtime/launch.cuh"
 
 #include <algorithm>
@@ -14,9 +15,7 @@ constexpr int kElementThreads = 256;
 // Calls function(row, column) for every element, in a grid-stride loop, so that any number of
 // elements fits the grid.
 template <typename Function>
-__device__ __forceinline__ void for_each_element(int64_t rows,
-                                                 int64_t columns,
-                                                 const Function& function) {
+LLTM_DEVICE void for_each_element(int64_t rows, int64_t columns, const Function& function) {
   const int64_t elements = rows * columns;
   const int64_t step = int64_t(gridDim.x) * kElementThreads;
   // A 64-bit division takes as long as everything else here.

@@ -10,7 +10,7 @@ namespace lltm::cuda {
 /// all threads of Product::kRowTiles * ranks blocks. kLoadsByTwo: two threads load, one per
 /// operand.
 template <typename Product, bool kLoadsByTwo>
-__device__ __forceinline__ void meet_blocks(int ranks) {
+LLTM_DEVICE void meet_blocks(int ranks) {
   __syncwarp();
   if (Product::kRowTiles * ranks == 1) {
     __syncthreads();

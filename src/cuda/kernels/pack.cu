@@ -24,7 +24,7 @@ __host__ __device__ int64_t pieces_of(const PackParams::Part& part, int element_
 // Reads the words [begin, end) of a vector, in words of a type that `from` is aligned to. The other
 // words are zero.
 template <typename Word>
-__device__ __forceinline__ uint4 read_words(const void* from, int begin, int end) {
+LLTM_DEVICE uint4 read_words(const void* from, int begin, int end) {
   constexpr int kWords = 16 / sizeof(Word);
   Word words[kWords];
 #pragma unroll

@@ -15,31 +15,30 @@ class Ring {
   static constexpr int kSlots = kSlots_, kSlotBytes = kSlotBytes_;
   static constexpr int kBytes = kSlots * kSlotBytes, kBarrierBytes = kSlots * kBarriers * 8;
 
-  __device__ __forceinline__ Ring(uint32_t data, uint32_t barriers)
-      : first_(data), barriers_(barriers) {}
+  LLTM_DEVICE Ring(uint32_t data, uint32_t barriers) : first_(data), barriers_(barriers) {}
 
   /// Initializes the barriers, each for as many arrivals. One thread calls it, before a barrier of
   /// all threads that use the ring.
   template <typename... Arrivals>
-  __device__ __forceinline__ void prepare(Arrivals... arrivals) const {
+  LLTM_DEVICE void prepare(Arrivals... arrivals) const {
     static_assert(sizeof...(arrivals) == kBarriers);
     for (int i = 0; i < kSlots; ++i) {
       uint32_t barrier = barriers_ + i * kBarriers * 8;
       ((init_barrier(barrier, arrivals), barrier += 8), ...);
     }
   }
-  __device__ __forceinline__ int slot() const { return slot_; }
-  __device__ __forceinline__ uint32_t data() const { return first_ + slot_ * kSlotBytes; }
-  __device__ __forceinline__ uint32_t full() const { return barrier(0); }
-  __device__ __forceinline__ uint32_t empty() const { return barrier(1); }
-  __device__ __forceinline__ uint32_t barrier(int which) const {
+  LLTM_DEVICE int slot() const { return slot_; }
+  LLTM_DEVICE uint32_t data() const { return first_ + slot_ * kSlotBytes; }
+  LLTM_DEVICE uint32_t full() const { return barrier(0); }
+  LLTM_DEVICE uint32_t empty() const { return barrier(1); }
+  LLTM_DEVICE uint32_t barrier(int which) const {
     return barriers_ + (slot_ * kBarriers + which) * 8;
   }
-  __device__ __forceinline__ void wait(uint32_t barrier) const { wait_phase(barrier, parity_); }
-  __device__ __forceinline__ void wait_full() const { wait(full()); }
+  LLTM_DEVICE void wait(uint32_t barrier) const { wait_phase(barrier, parity_); }
+  LLTM_DEVICE void wait_full() const { wait(full()); }
   // A newly initialized barrier has completed the phase before its first.
-  __device__ __forceinline__ void wait_empty() const { wait_phase(empty(), parity_ ^ 1); }
-  __device__ __forceinline__ void advance() {
+  LLTM_DEVICE void wait_empty() const { wait_phase(empty(), parity_ ^ 1); }
+  LLTM_DEVICE void advance() {
     if (++slot_ == kSlots) {
       slot_ = 0;
       parity_ ^= 1;

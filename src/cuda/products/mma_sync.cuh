@@ -70,10 +70,10 @@ struct TileProduct {
   using Fragments = float[kFragmentsM][kFragmentsN][4];
   Fragments sum = {};
 
-  static __device__ __forceinline__ Element* a_of(Element* shared, int slot) {
+  static LLTM_DEVICE Element* a_of(Element* shared, int slot) {
     return shared + slot * kStageElements;
   }
-  static __device__ __forceinline__ Element* b_of(Element* shared, int slot) {
+  static LLTM_DEVICE Element* b_of(Element* shared, int slot) {
     return shared + slot * kStageElements + kElementsA;
   }
 
@@ -82,7 +82,7 @@ struct TileProduct {
   /// been started. With kOverlaps, the block has not yet waited for the previous kernel; if
   /// `early`, what is available of the first chunks is loaded before it does.
   template <bool kOverlaps = true, typename Load, typename Started>
-  __device__ __forceinline__ void run(
+  LLTM_DEVICE void run(
       Element* shared, int begin, int end, bool early, const Load& load, const Started& started) {
     // The first iterations only fill the pipeline. If all chunks fit, they are awaited together.
     const bool fits = end - begin < kStages;
@@ -151,7 +151,7 @@ struct TileProduct {
   }
 
   /// Stores the block's tile to `result` (rows of kPitchC floats), adding its kWarpsK parts.
-  __device__ __forceinline__ void store(float* result) {
+  LLTM_DEVICE void store(float* result) {
     const int lane = threadIdx.x % 32;
     float* part = result + warp_k() * kTileM * kPitchC;
 #pragma unroll
@@ -184,7 +184,7 @@ struct TileProduct {
   }
 
  private:
-  static __device__ __forceinline__ void add(Fragments& values, const Fragments& others) {
+  static LLTM_DEVICE void add(Fragments& values, const Fragments& others) {
 #pragma unroll
     for (int m = 0; m < kFragmentsM; ++m) {
 #pragma unroll
@@ -197,15 +197,13 @@ struct TileProduct {
     }
   }
 
-  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
-  static __device__ __forceinline__ int warp_m() { return warp() % kWarpsM; }
-  static __device__ __forceinline__ int warp_n() { return warp() / kWarpsM % kWarpsN; }
-  static __device__ __forceinline__ int warp_k() { return warp() / (kWarpsM * kWarpsN); }
+  static LLTM_DEVICE int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  static LLTM_DEVICE int warp_m() { return warp() % kWarpsM; }
+  static LLTM_DEVICE int warp_n() { return warp() / kWarpsM % kWarpsN; }
+  static LLTM_DEVICE int warp_k() { return warp() / (kWarpsM * kWarpsN); }
 
   // to += a * b for one chunk.
-  static __device__ __forceinline__ void multiply(Fragments& to,
-                                                  const Element* a,
-                                                  const Element* b) {
+  static LLTM_DEVICE void multiply(Fragments& to, const Element* a, const Element* b) {
 #pragma unroll
     for (int i = 0; i < kSteps / kWarpsK; ++i) {
       const int step = i * kWarpsK + warp_k();
@@ -274,10 +272,7 @@ struct TileProduct {
     }
   }
 
-  static __device__ __forceinline__ void load_a(uint32_t (&fragment)[4],
-                                                const Element* a,
-                                                int step,
-                                                int m) {
+  static LLTM_DEVICE void load_a(uint32_t (&fragment)[4], const Element* a, int step, int m) {
     const int lane = threadIdx.x % 32;
     const int first = warp_m() * kWarpM + m * 16;
     const int matrix = lane / 8, r = lane % 8;
@@ -300,9 +295,9 @@ struct TileProduct {
     }
   }
 
-  static __device__ __forceinline__ void load_b(uint32_t (&fragments)[kFragmentsN][2],
-                                                const Element* b,
-                                                int step) {
+  static LLTM_DEVICE void load_b(uint32_t (&fragments)[kFragmentsN][2],
+                                 const Element* b,
+                                 int step) {
     const int lane = threadIdx.x % 32;
     const int first = warp_n() * kWarpN;
     const int matrix = lane / 8, r = lane % 8;

@@ -46,14 +46,14 @@ struct WgmmaProduct {
     return rows < kTileM ? static_cast<int>((rows + 7) / 8 * 8) : kTileM;
   }
 
-  static __device__ __forceinline__ Slots slots_of(const unsigned char* shared) {
+  static LLTM_DEVICE Slots slots_of(const unsigned char* shared) {
     const uint32_t base = shared_address(shared);
     return Slots(base, base + kStages * kStageBytes);
   }
 
   /// Initializes the barriers. Called by all threads before a barrier of the cluster; the first
   /// thread that loads does it.
-  static __device__ __forceinline__ void prepare(const unsigned char* shared) {
+  static LLTM_DEVICE void prepare(const unsigned char* shared) {
     if (threadIdx.x == kFinishers) {
       slots_of(shared).prepare(kLoaders, kGroups * kRowTiles);
       fence_barriers();
@@ -65,11 +65,11 @@ struct WgmmaProduct {
   /// these, the multipliers hold the sums. In a product that overlaps the previous kernel, fetch()
   /// may wait for that kernel: the early chunks are multiplied before.
   template <typename Loader, typename Fetch, typename Finish>
-  __device__ __forceinline__ void run(const unsigned char* shared,
-                                      const KRange& k,
-                                      const Loader& loader,
-                                      const Fetch& fetch,
-                                      const Finish& finish) {
+  LLTM_DEVICE void run(const unsigned char* shared,
+                       const KRange& k,
+                       const Loader& loader,
+                       const Fetch& fetch,
+                       const Finish& finish) {
     Slots slots = slots_of(shared);
     if (threadIdx.x >= kFinishers) {
       loader.load_all(slots);
@@ -99,7 +99,7 @@ struct WgmmaProduct {
  private:
   // Multiplies the chunks [begin, end). `to_release` is the `empty` barrier of the previous chunk's
   // slot.
-  __device__ __forceinline__ void multiply(
+  LLTM_DEVICE void multiply(
       Slots& slots, int begin, int end, const KRange& k, uint32_t& to_release) {
     const int thread = static_cast<int>(threadIdx.x) % 128;
     const uint32_t rows = static_cast<uint32_t>(threadIdx.x) / 128 * 64 * kChunkBytes;

@@ -33,7 +33,7 @@ struct GradientCopies {
   static constexpr int kWideBoxes = (kColumns / 64 + kShares - 1) / kShares;
   static constexpr int kRowsB = kColumns / kShares;  // of a box in all other cases
 
-  static __device__ __forceinline__ void copy_left(
+  static LLTM_DEVICE void copy_left(
       uint32_t to, const CUtensorMap* map, int row, int k, int copier, uint32_t barrier) {
     constexpr int kBoxes = kGradientRows / Product::kBoxColumns / kCopiers;
     constexpr int kBoxBytes = Product::kBoxColumns * Product::kBoxColumns * Product::kElementSize;
@@ -46,14 +46,14 @@ struct GradientCopies {
   }
 
   /// In each block, what this copier and its counterparts in the other ranks copy is awaited.
-  static __device__ __forceinline__ void copy_right(uint32_t to,
-                                                    const CUtensorMap* map,
-                                                    bool rows_of_k,
-                                                    int column,
-                                                    int k,
-                                                    int rank,
-                                                    int copier,
-                                                    uint32_t barrier) {
+  static LLTM_DEVICE void copy_right(uint32_t to,
+                                     const CUtensorMap* map,
+                                     bool rows_of_k,
+                                     int column,
+                                     int k,
+                                     int rank,
+                                     int copier,
+                                     uint32_t barrier) {
     const int share = rank * kCopiers + copier;
     if (Product::kWeightRowsOfK && rows_of_k) {
       const bool has_boxes = copier < kColumns / 64;
@@ -72,7 +72,7 @@ struct GradientCopies {
   }
 
  private:
-  static __device__ __forceinline__ void copy(
+  static LLTM_DEVICE void copy(
       uint32_t to, const CUtensorMap* map, int x, int y, uint32_t barrier) {
     if constexpr (kRanks == 1) {
       copy_box_2d(to, map, x, y, barrier);
@@ -85,13 +85,13 @@ struct GradientCopies {
 /// The descriptor of boxes whose rows are K, as many as the operand's columns take, or, without
 /// kRowsOfK, of rows of 64 elements of K.
 template <bool kRowsOfK>
-__device__ __forceinline__ uint64_t describe_boxes(uint32_t address) {
+LLTM_DEVICE uint64_t describe_boxes(uint32_t address) {
   return kRowsOfK ? describe_rows_of_k(address, kHalfBoxBytes) : describe_matrix(address);
 }
 
 /// sum += a * b over 64 elements of K. Both operands are as in describe_boxes().
 template <Arithmetic kArithmetic, bool kRowsOfKA, bool kRowsOfKB, int kSums>
-__device__ __forceinline__ void multiply_boxes(float (&sum)[kSums], uint64_t a, uint64_t b) {
+LLTM_DEVICE void multiply_boxes(float (&sum)[kSums], uint64_t a, uint64_t b) {
   // 16 elements further along K: 16 rows of 128 bytes, or 32 bytes of a row, in units of 16 bytes.
   constexpr int kStepA = kRowsOfKA ? 128 : 2, kStepB = kRowsOfKB ? 128 : 2;
 #pragma unroll
@@ -109,16 +109,16 @@ struct HalfGradientProduct {
   static constexpr int kLeftReaders = kGradientThreads / 128;
 
   /// Maps row r, of 16, of a warp to a row of the tile.
-  static __device__ __forceinline__ int row(int warp, int r) { return warp * 16 + r; }
+  static LLTM_DEVICE int row(int warp, int r) { return warp * 16 + r; }
 
   /// sum = the product over the next `chunks` chunks of the rings. release_right(barrier) signals
   /// that a slot is empty.
   template <int kColumns, typename Rings, typename Release>
-  static __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2],
-                                                  Rings& rings,
-                                                  bool of_weights,
-                                                  int chunks,
-                                                  const Release& release_right) {
+  static LLTM_DEVICE void multiply(float (&sum)[kColumns / 2],
+                                   Rings& rings,
+                                   bool of_weights,
+                                   int chunks,
+                                   const Release& release_right) {
     if (of_weights) {
       run<kColumns, true>(sum, rings, chunks, release_right);
     } else {
@@ -128,10 +128,10 @@ struct HalfGradientProduct {
 
  private:
   template <int kColumns, bool kRowsOfK, typename Rings, typename Release>
-  static __device__ __forceinline__ void run(float (&sum)[kColumns / 2],
-                                             Rings& rings,
-                                             int chunks,
-                                             const Release& release_right) {
+  static LLTM_DEVICE void run(float (&sum)[kColumns / 2],
+                              Rings& rings,
+                              int chunks,
+                              const Release& release_right) {
     const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
     clear(sum);
     uint32_t previous_left = 0, previous_right = 0;
@@ -175,14 +175,14 @@ struct Tf32GradientProduct {
   static constexpr bool kWeightRowsOfK = false;
   static constexpr int kLeftReaders = kGradientThreads / 32;
 
-  static __device__ __forceinline__ int row(int warp, int r) { return row_of_fragment(warp, r); }
+  static LLTM_DEVICE int row(int warp, int r) { return row_of_fragment(warp, r); }
 
   template <int kColumns, typename Rings, typename Release>
-  static __device__ __forceinline__ void multiply(float (&sum)[kColumns / 2],
-                                                  Rings& rings,
-                                                  bool /*of_weights*/,
-                                                  int chunks,
-                                                  const Release& release_right) {
+  static LLTM_DEVICE void multiply(float (&sum)[kColumns / 2],
+                                   Rings& rings,
+                                   bool /*of_weights*/,
+                                   int chunks,
+                                   const Release& release_right) {
     clear(sum);
     if (chunks == 0) {
       return;

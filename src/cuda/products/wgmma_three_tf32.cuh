@@ -62,7 +62,7 @@ struct ThreeTf32Product {
   static int box_rows(int64_t /*rows*/) { return kTileM; }
 
   /// Initializes the barriers. Called before a block barrier.
-  static __device__ __forceinline__ void prepare(const unsigned char* shared) {
+  static LLTM_DEVICE void prepare(const unsigned char* shared) {
     if (threadIdx.x == 0) {
       Slots(shared).prepare(1, kMultipliers, kRewriters, 1);
       fence_barriers();
@@ -76,11 +76,11 @@ struct ThreeTf32Product {
   /// if k.early, the early chunks are loaded before the wait, and B of those after them that have a
   /// stage.
   template <typename Loader, typename Fetch, typename Finish>
-  __device__ __forceinline__ void run(const unsigned char* shared,
-                                      const KRange& k,
-                                      const Loader& loader,
-                                      const Fetch& fetch,
-                                      const Finish& finish) {
+  LLTM_DEVICE void run(const unsigned char* shared,
+                       const KRange& k,
+                       const Loader& loader,
+                       const Fetch& fetch,
+                       const Finish& finish) {
     const int chunks = k.chunks;
     run_feeders_and_multipliers(
         shared,
@@ -145,12 +145,12 @@ struct ThreeTf32Product {
             typename Load,
             typename ColumnOf,
             typename Finish>
-  __device__ __forceinline__ void run_units(const unsigned char* shared,
-                                            const EachUnit& each_unit,
-                                            const HasRowsOfK& has_rows_of_k,
-                                            const Load& load,
-                                            const ColumnOf& column_of_b,
-                                            const Finish& finish) {
+  LLTM_DEVICE void run_units(const unsigned char* shared,
+                             const EachUnit& each_unit,
+                             const HasRowsOfK& has_rows_of_k,
+                             const Load& load,
+                             const ColumnOf& column_of_b,
+                             const Finish& finish) {
     run_feeders_and_multipliers(
         shared,
         [&](Slots& slots) {
@@ -179,12 +179,12 @@ struct ThreeTf32Product {
   /// Maps row r, of 16, of a warp to a row of the tile. Where M is contiguous in A, rows are
   /// permuted so that all floats of a fragment are in different banks.
   template <Major kMajorA>
-  static __device__ __forceinline__ int row_of(int warp, int r) {
+  static LLTM_DEVICE int row_of(int warp, int r) {
     return kMajorA == Major::kK ? warp * 16 + r : row_of_fragment(warp, r);
   }
 
   /// Stores the tile to `result`, rows of kPitchC floats, where K is contiguous in A.
-  __device__ __forceinline__ void store(float* result) const {
+  LLTM_DEVICE void store(float* result) const {
     if (static_cast<int>(threadIdx.x) >= kMultipliers) {
       return;
     }
@@ -211,22 +211,22 @@ struct ThreeTf32Product {
   static constexpr int kMultiplierRegisters = kFreeRegisters < 240 ? kFreeRegisters : 240;
 
   struct Slots : Stages {
-    __device__ __forceinline__ explicit Slots(const unsigned char* shared)
+    LLTM_DEVICE explicit Slots(const unsigned char* shared)
         : Stages(shared_address(shared), shared_address(shared) + Stages::kBytes) {}
-    __device__ __forceinline__ uint32_t a() const { return this->data(); }
-    __device__ __forceinline__ uint32_t b() const { return this->data() + kBytesA; }
+    LLTM_DEVICE uint32_t a() const { return this->data(); }
+    LLTM_DEVICE uint32_t b() const { return this->data() + kBytesA; }
     // The chunk's B has been rewritten; or has arrived, if it has a barrier of its own.
-    __device__ __forceinline__ uint32_t ready() const { return this->barrier(2); }
-    __device__ __forceinline__ uint32_t full_b() const { return this->barrier(3); }
+    LLTM_DEVICE uint32_t ready() const { return this->barrier(2); }
+    LLTM_DEVICE uint32_t full_b() const { return this->barrier(3); }
   };
 
   // feed(slots) is called by the thread that loads, rewrite(slots, thread) by those that rewrite B,
   // and multiply(slots) by those that multiply.
   template <typename Feed, typename Rewrite, typename Multiply>
-  __device__ __forceinline__ void run_feeders_and_multipliers(const unsigned char* shared,
-                                                              const Feed& feed,
-                                                              const Rewrite& rewrite,
-                                                              const Multiply& multiply) {
+  LLTM_DEVICE void run_feeders_and_multipliers(const unsigned char* shared,
+                                               const Feed& feed,
+                                               const Rewrite& rewrite,
+                                               const Multiply& multiply) {
     Slots slots(shared);
     const int thread = static_cast<int>(threadIdx.x) - kMultipliers;
     if (thread >= 0) {
@@ -257,11 +257,11 @@ struct ThreeTf32Product {
     }
   }
 
-  static __device__ __forceinline__ int warp() { return static_cast<int>(threadIdx.x) / 32; }
+  static LLTM_DEVICE int warp() { return static_cast<int>(threadIdx.x) / 32; }
 
   // Loads this warp's rows of a chunk of A.
   template <Major kMajorA>
-  static __device__ __forceinline__ void load_a(uint32_t (&fragments)[4][4], uint32_t a) {
+  static LLTM_DEVICE void load_a(uint32_t (&fragments)[4][4], uint32_t a) {
     const int lane = threadIdx.x % 32;
     if constexpr (kMajorA == Major::kK) {
       const int matrix = lane / 8;
@@ -290,10 +290,10 @@ struct ThreeTf32Product {
   // is written that need not be. Where N is contiguous, a row is made of a column of the box, and
   // the high parts of rows replace B.
   template <bool kBByItself, typename EachUnit, typename ColumnOf>
-  static __device__ __forceinline__ void rewrite(Slots& slots,
-                                                 int thread,
-                                                 const EachUnit& each_unit,
-                                                 const ColumnOf& column_of_b) {
+  static LLTM_DEVICE void rewrite(Slots& slots,
+                                  int thread,
+                                  const EachUnit& each_unit,
+                                  const ColumnOf& column_of_b) {
     const int n = thread % kTileN, first_piece = thread / kTileN * kPieces;
     each_unit([&](const auto& unit) {
       [[maybe_unused]] const uint32_t first = (first_piece * 4 * kTileN + column_of_b(unit, n)) * 4;
@@ -336,16 +336,16 @@ struct ThreeTf32Product {
   }
 
   // The address of 16 bytes of row `row` of B or A, whose vectors are permuted.
-  static __device__ __forceinline__ uint32_t piece_of_row(uint32_t rows, int row, int piece) {
+  static LLTM_DEVICE uint32_t piece_of_row(uint32_t rows, int row, int piece) {
     return rows + row * 128 + ((piece ^ (row % 8)) * 16);
   }
 
-  static __device__ __forceinline__ void wait_for_chunk(const Slots& slots) {
+  static LLTM_DEVICE void wait_for_chunk(const Slots& slots) {
     slots.wait_full();
     slots.wait(slots.ready());
   }
 
-  __device__ __forceinline__ void add(const float (&values)[kSums]) {
+  LLTM_DEVICE void add(const float (&values)[kSums]) {
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {
       sum[i] += values[i];
@@ -358,7 +358,7 @@ struct ThreeTf32Product {
   //
   // A of the next chunk is loaded while this one is multiplied.
   template <Major kMajorA>
-  __device__ __forceinline__ void multiply(Slots& slots, int chunks) {
+  LLTM_DEVICE void multiply(Slots& slots, int chunks) {
     constexpr int kLarge = kSums <= 16 ? 4 : 1;
     float small[kSums] = {}, large[kLarge][kSums] = {};
     clear(sum);

@@ -14,7 +14,7 @@ namespace lltm::cuda {
 
 // Makes this thread's writes to shared memory visible to copies that are issued after a block
 // barrier.
-__device__ __forceinline__ void fence_for_copies() {
+LLTM_DEVICE void fence_for_copies() {
 #if __CUDA_ARCH__ >= 900
   ptx::fence_proxy_async(ptx::space_shared);
 #endif
@@ -23,8 +23,7 @@ __device__ __forceinline__ void fence_for_copies() {
 // Starts copying `bytes` bytes from this block's shared memory to address `to` of block `rank` of
 // the cluster. The copy completes on that block's barrier `barrier`. All addresses are given as
 // this block's own.
-__device__ __forceinline__ void copy_to_rank(
-    uint32_t to, uint32_t from, int bytes, uint32_t barrier, int rank) {
+LLTM_DEVICE void copy_to_rank(uint32_t to, uint32_t from, int bytes, uint32_t barrier, int rank) {
 #if __CUDA_ARCH__ >= 900
   ptx::cp_async_bulk(ptx::space_cluster,
                      ptx::space_shared,
@@ -37,11 +36,11 @@ __device__ __forceinline__ void copy_to_rank(
 
 // Sends 16 bytes to a block of the cluster and signals its barrier. `to` and `barrier` are
 // addresses in that block (address_in_block).
-__device__ __forceinline__ void send_16(uint32_t to, float4 four, uint32_t barrier) {
+LLTM_DEVICE void send_16(uint32_t to, float4 four, uint32_t barrier) {
   ptx::st_async(at_shared<float>(to), {four.x, four.y, four.z, four.w}, barrier_at(barrier));
 }
 
-__device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
+LLTM_DEVICE void prefetch_map(const CUtensorMap* map) {
   asm volatile("prefetch.tensormap [%0];\n" ::"l"(map) : "memory");
 }
 
@@ -49,7 +48,7 @@ __device__ __forceinline__ void prefetch_map(const CUtensorMap* map) {
 // `blocks`, a mask, copies it to the same place in several blocks of the cluster and signals the
 // same barrier in each.
 template <typename... Blocks>
-__device__ __forceinline__ void copy_box_2d(
+LLTM_DEVICE void copy_box_2d(
     uint32_t to, const CUtensorMap* map, int x, int y, uint32_t barrier, Blocks... blocks) {
   ptx::cp_async_bulk_tensor(ptx::space_cluster,
                             ptx::space_global,
@@ -60,7 +59,7 @@ __device__ __forceinline__ void copy_box_2d(
                             blocks...);
 }
 template <typename... Blocks>
-__device__ __forceinline__ void copy_box_3d(
+LLTM_DEVICE void copy_box_3d(
     uint32_t to, const CUtensorMap* map, int x, int y, int z, uint32_t barrier, Blocks... blocks) {
   ptx::cp_async_bulk_tensor(ptx::space_cluster,
                             ptx::space_global,
@@ -72,19 +71,19 @@ __device__ __forceinline__ void copy_box_3d(
 }
 
 // Copies a box from shared memory to a tensor, except for what lies outside the tensor.
-__device__ __forceinline__ void write_box_2d(uint32_t from, const CUtensorMap* map, int x, int y) {
+LLTM_DEVICE void write_box_2d(uint32_t from, const CUtensorMap* map, int x, int y) {
   ptx::cp_async_bulk_tensor(ptx::space_global, ptx::space_shared, map, {x, y}, at_shared(from));
 }
-__device__ __forceinline__ void commit_writes() {
+LLTM_DEVICE void commit_writes() {
   ptx::cp_async_bulk_commit_group();
 }
 // wait_writes_read waits until the boxes that this thread wrote have been read from shared memory,
 // except for those of the last kPending commits. wait_writes waits until all writes are complete.
 template <int kPending = 0>
-__device__ __forceinline__ void wait_writes_read() {
+LLTM_DEVICE void wait_writes_read() {
   ptx::cp_async_bulk_wait_group_read(ptx::n32_t<kPending>());
 }
-__device__ __forceinline__ void wait_writes() {
+LLTM_DEVICE void wait_writes() {
   ptx::cp_async_bulk_wait_group(ptx::n32_t<0>());
 }
 

@@ -1,20 +1,22 @@
 // Clusters of blocks (sm_90 and newer). On older GPUs each block is a cluster by itself.
 #pragma once
 
+#include "device_function.h"
+
 #include <cuda/ptx>
 
 #include <cstdint>
 
 namespace lltm::cuda {
 
-__device__ __forceinline__ unsigned cluster_index() {
+LLTM_DEVICE unsigned cluster_index() {
 #if __CUDA_ARCH__ >= 900
   return ::cuda::ptx::get_sreg_clusterid_x();
 #else
   return blockIdx.x;
 #endif
 }
-__device__ __forceinline__ int cluster_rank() {
+LLTM_DEVICE int cluster_rank() {
 #if __CUDA_ARCH__ >= 900
   return static_cast<int>(::cuda::ptx::get_sreg_cluster_ctarank());
 #else
@@ -24,32 +26,32 @@ __device__ __forceinline__ int cluster_rank() {
 
 /// The first of the `count` items that this block has, where kCluster blocks have as many each.
 template <int kCluster>
-__device__ __forceinline__ int first_of_block(int count) {
+LLTM_DEVICE int first_of_block(int count) {
   return kCluster == 1 ? 0 : cluster_rank() * count;
 }
 
 // The two halves of a barrier of all threads of the cluster. cluster_arrive orders no memory
 // accesses.
-__device__ __forceinline__ void cluster_arrive() {
+LLTM_DEVICE void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\n" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void cluster_wait() {
+LLTM_DEVICE void cluster_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.wait.acquire.aligned;\n" ::: "memory");
 #endif
 }
 // The first half, where the threads that wait read what this thread stored to the cluster's shared
 // memory.
-__device__ __forceinline__ void cluster_arrive_with_stores() {
+LLTM_DEVICE void cluster_arrive_with_stores() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.release.aligned;\n" ::: "memory");
 #endif
 }
 
 // Maps an address in this block's shared memory to the same place in block `block` of the cluster.
-__device__ __forceinline__ uint32_t address_in_block(uint32_t address, int block) {
+LLTM_DEVICE uint32_t address_in_block(uint32_t address, int block) {
   uint32_t there = address;
 #if __CUDA_ARCH__ >= 900
   asm("mapa.shared::cluster.u32 %0, %1, %2;\n" : "=r"(there) : "r"(address), "r"(block));
@@ -58,14 +60,14 @@ __device__ __forceinline__ uint32_t address_in_block(uint32_t address, int block
 }
 
 // Stores `value` at the place of `address` in block `block` of the cluster.
-__device__ __forceinline__ void store_in_block(uint32_t address, int block, float value) {
+LLTM_DEVICE void store_in_block(uint32_t address, int block, float value) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("st.shared::cluster.f32 [%0], %1;\n" ::"r"(address_in_block(address, block)),
                "f"(value)
                : "memory");
 #endif
 }
-__device__ __forceinline__ void store_in_block(uint32_t address, int block, double value) {
+LLTM_DEVICE void store_in_block(uint32_t address, int block, double value) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("st.shared::cluster.f64 [%0], %1;\n" ::"r"(address_in_block(address, block)),
                "d"(value)

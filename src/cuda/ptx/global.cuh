@@ -1,6 +1,8 @@
 // Access to global memory.
 #pragma once
 
+#include "device_function.h"
+
 #include <cstdint>
 
 namespace lltm::cuda {
@@ -10,7 +12,7 @@ namespace lltm::cuda {
 // Two bytes are loaded to a whole register: to write half of one, it would first be read. Not
 // ld.global.nc: the previous kernel may write what is read after the wait for it.
 #define LLTM_LOAD_WORD(name, instruction, Word, Register, operands, is_inside, ...) \
-  __device__ __forceinline__ void name(Word& word, const void* from, bool inside) { \
+  LLTM_DEVICE void name(Word& word, const void* from, bool inside) {                \
     Register to{};                                                                  \
     asm volatile(                                                                   \
         "{\n"                                                                       \
@@ -39,25 +41,25 @@ LLTM_LOAD(load_again, "ld.global")
 #undef LLTM_LOAD_WORD
 
 // As load_once, for 2 bytes or one into a word, which is not changed until the load is complete.
-#define LLTM_LOAD_PART(name, type)                                                      \
-  __device__ __forceinline__ void name(uint32_t& word, const void* from, bool inside) { \
-    word = 0;                                                                           \
-    asm volatile(                                                                       \
-        "{\n"                                                                           \
-        ".reg .pred inside;\n"                                                          \
-        "setp.ne.b32 inside, %2, 0;\n"                                                  \
-        "@inside ld.global.L1::no_allocate." type                                       \
-        " %0, [%1];\n"                                                                  \
-        "}\n"                                                                           \
-        : "+r"(word)                                                                    \
-        : "l"(from), "r"(static_cast<int>(inside)));                                    \
+#define LLTM_LOAD_PART(name, type)                                       \
+  LLTM_DEVICE void name(uint32_t& word, const void* from, bool inside) { \
+    word = 0;                                                            \
+    asm volatile(                                                        \
+        "{\n"                                                            \
+        ".reg .pred inside;\n"                                           \
+        "setp.ne.b32 inside, %2, 0;\n"                                   \
+        "@inside ld.global.L1::no_allocate." type                        \
+        " %0, [%1];\n"                                                   \
+        "}\n"                                                            \
+        : "+r"(word)                                                     \
+        : "l"(from), "r"(static_cast<int>(inside)));                     \
   }
 LLTM_LOAD_PART(load_half_once, "u16")
 LLTM_LOAD_PART(load_byte_once, "u8")
 #undef LLTM_LOAD_PART
 
 // These store a word, or 2 bytes of one, if it is inside. The stores are predicated.
-__device__ __forceinline__ void store_word(void* to, uint32_t word, bool inside) {
+LLTM_DEVICE void store_word(void* to, uint32_t word, bool inside) {
   asm volatile(
       "{\n"
       ".reg .pred inside;\n"
@@ -68,7 +70,7 @@ __device__ __forceinline__ void store_word(void* to, uint32_t word, bool inside)
       "r"(static_cast<int>(inside))
       : "memory");
 }
-__device__ __forceinline__ void store_low_half(void* to, uint32_t word, bool inside) {
+LLTM_DEVICE void store_low_half(void* to, uint32_t word, bool inside) {
   asm volatile(
       "{\n"
       ".reg .pred inside;\n"
@@ -80,7 +82,7 @@ __device__ __forceinline__ void store_low_half(void* to, uint32_t word, bool ins
       : "memory");
 }
 
-__device__ __forceinline__ void prefetch_to_l2(const void* address) {
+LLTM_DEVICE void prefetch_to_l2(const void* address) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(address));
 }
 

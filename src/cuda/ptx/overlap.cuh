@@ -1,6 +1,8 @@
 // Overlapping the kernels of a stream (programmatic dependent launch, sm_90 and newer).
 #pragma once
 
+#include "device_function.h"
+
 namespace lltm::cuda {
 
 // start_next_kernel lets the next kernel of the stream start. wait_for_previous_kernel waits until
@@ -18,12 +20,12 @@ namespace lltm::cuda {
 //
 // So a kernel must not touch global memory before its wait, unless it is known what the previous
 // kernel waited for (kernels/forward/wgmma.cuh).
-__device__ __forceinline__ void start_next_kernel() {
+LLTM_DEVICE void start_next_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;\n");
 #endif
 }
-__device__ __forceinline__ void wait_for_previous_kernel() {
+LLTM_DEVICE void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;\n" ::: "memory");
 #endif

@@ -1,6 +1,8 @@
 // Two 16-bit floating-point elements in a word (sm_80 and newer).
 #pragma once
 
+#include "device_function.h"
+
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
@@ -13,11 +15,9 @@ struct Packed;
 
 template <>
 struct Packed<c10::BFloat16> {
-  static __device__ __forceinline__ float low(uint32_t word) { return __uint_as_float(word << 16); }
-  static __device__ __forceinline__ float high(uint32_t word) {
-    return __uint_as_float(word & 0xffff0000u);
-  }
-  static __device__ __forceinline__ uint32_t pack(float low, float high) {
+  static LLTM_DEVICE float low(uint32_t word) { return __uint_as_float(word << 16); }
+  static LLTM_DEVICE float high(uint32_t word) { return __uint_as_float(word & 0xffff0000u); }
+  static LLTM_DEVICE uint32_t pack(float low, float high) {
     uint32_t word;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(word) : "f"(high), "f"(low));
     return word;
@@ -26,16 +26,16 @@ struct Packed<c10::BFloat16> {
 
 template <>
 struct Packed<c10::Half> {
-  static __device__ __forceinline__ float low(uint32_t word) { return value_of(word & 0xffffu); }
-  static __device__ __forceinline__ float high(uint32_t word) { return value_of(word >> 16); }
-  static __device__ __forceinline__ uint32_t pack(float low, float high) {
+  static LLTM_DEVICE float low(uint32_t word) { return value_of(word & 0xffffu); }
+  static LLTM_DEVICE float high(uint32_t word) { return value_of(word >> 16); }
+  static LLTM_DEVICE uint32_t pack(float low, float high) {
     uint32_t word;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(word) : "f"(high), "f"(low));
     return word;
   }
 
  private:
-  static __device__ __forceinline__ float value_of(uint32_t half) {
+  static LLTM_DEVICE float value_of(uint32_t half) {
     float value;
     asm("cvt.f32.f16 %0, %1;\n" : "=f"(value) : "h"(static_cast<uint16_t>(half)));
     return value;

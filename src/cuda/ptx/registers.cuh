@@ -1,11 +1,13 @@
 // Values that stay in registers through a loop.
 #pragma once
 
+#include "device_function.h"
+
 namespace lltm::cuda {
 
 // Otherwise the compiler computes the value again at each step.
 template <typename Value>
-__device__ __forceinline__ Value in_register(Value value) {
+LLTM_DEVICE Value in_register(Value value) {
   if constexpr (sizeof(Value) == 8) {
     asm volatile("" : "+l"(value));
   } else {
@@ -17,10 +19,10 @@ __device__ __forceinline__ Value in_register(Value value) {
 // Waits for a value that is being loaded, by an operation on it. Otherwise a loop would wait where
 // it uses the value, in each iteration, and for its own loads as well. `zero` is 0, which the
 // compiler must not know.
-__device__ __forceinline__ void wait_for(unsigned& value, unsigned zero) {
+LLTM_DEVICE void wait_for(unsigned& value, unsigned zero) {
   value ^= zero;
 }
-__device__ __forceinline__ void wait_for(float& value, unsigned zero) {
+LLTM_DEVICE void wait_for(float& value, unsigned zero) {
   value = __uint_as_float(__float_as_uint(value) ^ zero);
 }
 

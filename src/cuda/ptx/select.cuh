@@ -1,11 +1,13 @@
 // Selection without a branch.
 #pragma once
 
+#include "device_function.h"
+
 namespace lltm::cuda {
 
 // condition ? yes : no. Where a warp exchanges or computes what is selected, the compiler makes a
 // branch of the operator ?:, on both sides of which it then repeats the rest.
-__device__ __forceinline__ float select(bool condition, float yes, float no) {
+LLTM_DEVICE float select(bool condition, float yes, float no) {
   float selected;
   asm("{\n"
       ".reg .pred p;\n"

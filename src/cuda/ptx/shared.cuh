@@ -1,32 +1,34 @@
 // Access to shared memory by 32-bit addresses.
 #pragma once
 
+#include "device_function.h"
+
 #include <cstdint>
 
 namespace lltm::cuda {
 
-__device__ __forceinline__ uint32_t shared_address(const void* pointer) {
+LLTM_DEVICE uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-__device__ __forceinline__ void load_shared_4(uint32_t (&v)[4], uint32_t address) {
+LLTM_DEVICE void load_shared_4(uint32_t (&v)[4], uint32_t address) {
   asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];\n"
                : "=r"(v[0]), "=r"(v[1]), "=r"(v[2]), "=r"(v[3])
                : "r"(address)
                : "memory");
 }
-__device__ __forceinline__ uint32_t load_shared(uint32_t address) {
+LLTM_DEVICE uint32_t load_shared(uint32_t address) {
   uint32_t value;
   asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
-__device__ __forceinline__ void store_shared(uint32_t address, uint32_t value) {
+LLTM_DEVICE void store_shared(uint32_t address, uint32_t value) {
   asm volatile("st.shared.b32 [%0], %1;\n" ::"r"(address), "r"(value) : "memory");
 }
-__device__ __forceinline__ void store_shared_low_half(uint32_t address, uint32_t word) {
+LLTM_DEVICE void store_shared_low_half(uint32_t address, uint32_t word) {
   asm volatile("st.shared.u16 [%0], %1;\n" ::"r"(address), "r"(word) : "memory");
 }
-__device__ __forceinline__ void store_shared_4(uint32_t address, const uint32_t (&v)[4]) {
+LLTM_DEVICE void store_shared_4(uint32_t address, const uint32_t (&v)[4]) {
   asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};\n" ::"r"(address),
                "r"(v[0]),
                "r"(v[1]),
@@ -37,7 +39,7 @@ __device__ __forceinline__ void store_shared_4(uint32_t address, const uint32_t 
 
 // Synchronizes kThreads threads of the block at a named barrier.
 template <int kThreads>
-__device__ __forceinline__ void sync_threads_of(int id) {
+LLTM_DEVICE void sync_threads_of(int id) {
   asm volatile("bar.sync %0, %1;\n" ::"r"(id), "n"(kThreads) : "memory");
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../problem.h"
+#include "device_function.h"
 
 #include <cstdint>
 
@@ -13,31 +14,31 @@ namespace lltm::cuda {
 
 // The body of a kernel that requires Hopper's instructions where it is compiled for another
 // architecture. It is never launched; if it were, the launch would fail instead of doing nothing.
-__device__ __forceinline__ void trap_wrong_image() {
+LLTM_DEVICE void trap_wrong_image() {
   asm volatile("trap;\n");
 }
 
 // The descriptor of boxes whose rows have 128 bytes, swizzled by 128 bytes, with 1024 bytes per
 // eight rows. Boxes are box_bytes apart. This matters only where the rows are K: a box then has 64
 // columns.
-__device__ __forceinline__ uint64_t describe_rows_of_k(uint32_t address, int box_bytes) {
+LLTM_DEVICE uint64_t describe_rows_of_k(uint32_t address, int box_bytes) {
   return (uint64_t{address & 0x3ffff} >> 4) | (static_cast<uint64_t>(box_bytes / 16) << 16) |
          (uint64_t{64} << 32) | (uint64_t{1} << 62);
 }
 
 // The descriptor where K is contiguous within a row.
-__device__ __forceinline__ uint64_t describe_matrix(uint32_t address) {
+LLTM_DEVICE uint64_t describe_matrix(uint32_t address) {
   return describe_rows_of_k(address, 16);
 }
 
-__device__ __forceinline__ void fence_products() {
+LLTM_DEVICE void fence_products() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
 }
-__device__ __forceinline__ void commit_products() {
+LLTM_DEVICE void commit_products() {
   asm volatile("wgmma.commit_group.sync.aligned;\n" ::: "memory");
 }
 template <int kPending>
-__device__ __forceinline__ void wait_products() {
+LLTM_DEVICE void wait_products() {
   asm volatile("wgmma.wait_group.sync.aligned %0;\n" ::"n"(kPending) : "memory");
 }
 
@@ -88,7 +89,7 @@ __device__ __forceinline__ void wait_products() {
 // The operands behind the sums have the numbers sums, x1, x2, ....
 #define LLTM_MULTIPLY_GROUP(columns, sums, x1, x2, x3, x4, x5)                                     \
   template <Arithmetic kArithmetic, bool kRowsOfKA = false, bool kRowsOfKB = false>                \
-  __device__ __forceinline__ void multiply_group(float (&d)[sums], uint64_t a, uint64_t b) {       \
+  LLTM_DEVICE void multiply_group(float (&d)[sums], uint64_t a, uint64_t b) {       \
     if constexpr (kArithmetic == Arithmetic::kFloat16) {                                           \
       LLTM_MULTIPLY_HALVES(columns, "f16.f16", sums, x1, x2, x3);                                  \
     } else if constexpr (kArithmetic == Arithmetic::kBFloat16) {                                   \
@@ -101,7 +102,7 @@ __device__ __forceinline__ void wait_products() {
     }                                                                                              \
   }                                                                                                \
   template <bool kFresh>                                                                           \
-  __device__ __forceinline__ void multiply_group_tf32(                                             \
+  LLTM_DEVICE void multiply_group_tf32(                                             \
       float (&d)[sums], const uint32_t (&a)[4], uint64_t b) {                                      \
     asm volatile(                                                                                  \
         "{\n"                                                                                      \
@@ -127,7 +128,7 @@ LLTM_MULTIPLY_GROUP(256, 128, 129, 130, 131, 132, 133)
 #undef LLTM_MULTIPLY_HALVES
 
 template <int kCount>
-__device__ __forceinline__ void clear(float (&d)[kCount]) {
+LLTM_DEVICE void clear(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     d[i] = 0;
@@ -137,7 +138,7 @@ __device__ __forceinline__ void clear(float (&d)[kCount]) {
 // Keeps all uses of the sums behind the preceding wait for products. The loop runs over indices
 // because a loop over the array itself is not unrolled if the array is long.
 template <int kCount>
-__device__ __forceinline__ void keep_behind(float (&d)[kCount]) {
+LLTM_DEVICE void keep_behind(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) {
     asm volatile("" : "+f"(d[i])::"memory");
@@ -146,7 +147,7 @@ __device__ __forceinline__ void keep_behind(float (&d)[kCount]) {
 
 // Keeps the registers of a reserved until here: the compiler considers a wgmma done once it is
 // issued.
-__device__ __forceinline__ void keep_until_here(const uint32_t (&a)[4][4]) {
+LLTM_DEVICE void keep_until_here(const uint32_t (&a)[4][4]) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     asm volatile("" ::"r"(a[i][0]), "r"(a[i][1]), "r"(a[i][2]), "r"(a[i][3]) : "memory");
@@ -155,11 +156,11 @@ __device__ __forceinline__ void keep_until_here(const uint32_t (&a)[4][4]) {
 
 // These move registers between the warpgroups of a block. All threads of a warpgroup call them.
 template <int kRegisters>
-__device__ __forceinline__ void take_registers() {
+LLTM_DEVICE void take_registers() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ __forceinline__ void give_registers() {
+LLTM_DEVICE void give_registers() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;\n" ::"n"(kRegisters));
 }
 

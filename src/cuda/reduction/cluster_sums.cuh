@@ -21,7 +21,7 @@ class ClusterSums {
       Product::kSharedBytes + (Product::kTileM + kLargestCluster) * Product::kPitchC * 4;
   static constexpr int kSharedBytes = kBarrierOffset + 16;
 
-  __device__ __forceinline__ ClusterSums(unsigned char* shared, const KSplit& split)
+  LLTM_DEVICE ClusterSums(unsigned char* shared, const KSplit& split)
       : own_(reinterpret_cast<float*>(shared)),
         received_(reinterpret_cast<float*>(shared + Product::kSharedBytes)),
         barrier_(shared_address(shared + kBarrierOffset)),
@@ -40,12 +40,12 @@ class ClusterSums {
   }
 
   /// The rows of the tile that this rank finishes.
-  __device__ __forceinline__ int first_row() const { return first_row_of(rank_); }
-  __device__ __forceinline__ int rows() const { return rows_of(rank_); }
+  LLTM_DEVICE int first_row() const { return first_row_of(rank_); }
+  LLTM_DEVICE int rows() const { return rows_of(rank_); }
 
   /// Called after the product. Afterwards the sums of this rank's rows, from all ranks, can be
   /// read.
-  __device__ __forceinline__ void exchange(Product& product) {
+  LLTM_DEVICE void exchange(Product& product) {
     product.store(own_);
     if (ranks_ == 1) {
       __syncthreads();
@@ -70,7 +70,7 @@ class ClusterSums {
   /// Reads kCount sums, kStep columns apart, from (row, column) on, where row counts from
   /// first_row(). Parts are added in rank order, so the result is the same on every run.
   template <int kCount, int kStep>
-  __device__ __forceinline__ void read(float (&sums)[kCount], int row, int column) const {
+  LLTM_DEVICE void read(float (&sums)[kCount], int row, int column) const {
     const float* const own = own_ + (first_row() + row) * Product::kPitchC + column;
     const float* const received = received_ + row * Product::kPitchC + column;
     const float* part = rank_ == 0 ? own : received;
@@ -91,7 +91,7 @@ class ClusterSums {
   }
 
   /// Called before the block exits.
-  __device__ __forceinline__ void finish() const {
+  LLTM_DEVICE void finish() const {
     if (ranks_ > 1) {
       cluster_wait();
     }
@@ -100,10 +100,8 @@ class ClusterSums {
  private:
   static constexpr int kRowBytes = Product::kPitchC * 4;
 
-  __device__ __forceinline__ int first_row_of(int rank) const {
-    return min(rank * rows_a_rank_, Product::kTileM);
-  }
-  __device__ __forceinline__ int rows_of(int rank) const {
+  LLTM_DEVICE int first_row_of(int rank) const { return min(rank * rows_a_rank_, Product::kTileM); }
+  LLTM_DEVICE int rows_of(int rank) const {
     return min(Product::kTileM - first_row_of(rank), rows_a_rank_);
   }
 

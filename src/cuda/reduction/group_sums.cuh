@@ -24,7 +24,7 @@ struct GroupSums {
   int ranks, rank;
 
   /// One thread calls it, before all threads of the cluster arrive at its barrier.
-  __device__ __forceinline__ void prepare() const {
+  LLTM_DEVICE void prepare() const {
     init_barrier(barrier, 1);
     fence_barriers();
     arrive_expecting(barrier, (kGroups - (kGroups >> (31 - __clz(ranks)))) * kPartBytes);
@@ -32,7 +32,7 @@ struct GroupSums {
 
   /// Sends the other ranks their groups. Called once, by kThreads threads, after the wait for the
   /// cluster's barrier.
-  __device__ __forceinline__ void send(const float (&sum)[kGroups * 4]) const {
+  LLTM_DEVICE void send(const float (&sum)[kGroups * 4]) const {
     const int thread = static_cast<int>(threadIdx.x);
 #pragma unroll
     for (int group = 0; group < kGroups; ++group) {
@@ -50,7 +50,7 @@ struct GroupSums {
   /// Then calls write(group, sums) for the groups of this rank. Parts are added in the order of the
   /// ranks, so the result is the same on every run.
   template <typename Write>
-  __device__ __forceinline__ void add_up(const Write& write) const {
+  LLTM_DEVICE void add_up(const Write& write) const {
     const float4* from = reinterpret_cast<const float4*>(parts) + threadIdx.x;
     wait_phase(barrier, 0);
 #pragma unroll 1

@@ -10,7 +10,7 @@ namespace lltm::cuda {
 /// a lane passes on the half that it will not keep, the upper one if its bit is clear. This takes
 /// less than summing one value after the other. There are at least as many values as lanes.
 template <int kFirst, int kLast, int kCount>
-__device__ __forceinline__ void scatter_sums(float (&values)[kCount], int lane) {
+LLTM_DEVICE void scatter_sums(float (&values)[kCount], int lane) {
   constexpr int kLanes = kFirst < kLast ? 1 : 2 * kFirst / kLast;
   static_assert(kCount % kLanes == 0);
   int half = kCount / 2;

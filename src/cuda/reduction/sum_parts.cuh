@@ -12,10 +12,7 @@ namespace lltm::cuda {
 /// result = the sum of the `count` rows of `parts`, added in order. acc_t is a number or float4.
 /// The first kThreads threads of all blocks call it.
 template <int kThreads, typename acc_t, typename Element>
-__device__ __forceinline__ void sum_parts(const acc_t* parts,
-                                          int64_t count,
-                                          int64_t size,
-                                          Element* result) {
+LLTM_DEVICE void sum_parts(const acc_t* parts, int64_t count, int64_t size, Element* result) {
   constexpr int kAtOnce = sizeof(acc_t) == 16 ? 4 : 16;
   const int64_t first = int64_t(blockIdx.x) * kThreads + threadIdx.x;
 #pragma unroll 1

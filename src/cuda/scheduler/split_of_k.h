@@ -2,6 +2,8 @@
 // cluster, its ranks.
 #pragma once
 
+#include "../ptx/device_function.h"
+
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -24,7 +26,7 @@ struct KSplit {
   int chunks_a_rank, ranks_with_one_more;
   int rows_a_rank;
 
-  __device__ __forceinline__ int first_chunk(int rank) const {
+  LLTM_DEVICE int first_chunk(int rank) const {
     return rank * chunks_a_rank + min(rank, ranks_with_one_more);
   }
 };

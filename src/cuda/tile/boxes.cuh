@@ -16,8 +16,8 @@ struct Box {
   int64_t stride;
   int rows;
 
-  __device__ __forceinline__ bool has(int r) const { return r < rows; }
-  __device__ __forceinline__ int64_t offset(int r) const { return r * stride; }
+  LLTM_DEVICE bool has(int r) const { return r < rows; }
+  LLTM_DEVICE int64_t offset(int r) const { return r * stride; }
 };
 
 /// The rows of `weights` that a block needs: kHidden of each gate.
@@ -29,8 +29,8 @@ struct GateRows {
   int64_t state_size;
   int hidden;  // the number of hidden columns inside the matrix
 
-  __device__ __forceinline__ bool has(int r) const { return r % kHidden < hidden; }
-  __device__ __forceinline__ int64_t offset(int r) const {
+  LLTM_DEVICE bool has(int r) const { return r % kHidden < hidden; }
+  LLTM_DEVICE int64_t offset(int r) const {
     return (r / kHidden * state_size + r % kHidden) * stride;
   }
 };
@@ -47,7 +47,7 @@ class BoxCopier {
   using Element = typename Source::Element;
 
   /// Called before the first copy, and whenever the next box does not continue the previous one.
-  __device__ __forceinline__ void start(const Source& source) {
+  LLTM_DEVICE void start(const Source& source) {
     source_ = source;
 #pragma unroll
     for (int i = 0; i < kPasses; ++i) {
@@ -57,7 +57,7 @@ class BoxCopier {
 
   /// Starts copying a box of which `columns` columns are inside the source. The next box is
   /// `advance` elements further on.
-  __device__ __forceinline__ void copy(Element* shared, int columns, int64_t advance) {
+  LLTM_DEVICE void copy(Element* shared, int columns, int64_t advance) {
     const int valid = min(max(columns - column(), 0), kPieceElements) * kSize;
     const uint32_t to = shared_address(shared + first_row() * kPitch + column());
 #pragma unroll
@@ -81,12 +81,10 @@ class BoxCopier {
   static constexpr int kPasses = (kRows + kRowsPerPass - 1) / kRowsPerPass;
   static_assert(kColumns % kPieceElements == 0 && kThreads % kPiecesPerRow == 0);
 
-  static __device__ __forceinline__ int column() {
+  static LLTM_DEVICE int column() {
     return static_cast<int>(threadIdx.x) % kPiecesPerRow * kPieceElements;
   }
-  static __device__ __forceinline__ int first_row() {
-    return static_cast<int>(threadIdx.x) / kPiecesPerRow;
-  }
+  static LLTM_DEVICE int first_row() { return static_cast<int>(threadIdx.x) / kPiecesPerRow; }
 
   const Element* pointers_[kPasses];
 };

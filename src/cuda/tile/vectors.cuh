@@ -1,6 +1,8 @@
 // Several neighboring elements of a row, read and written at once.
 #pragma once
 
+#include "../ptx/device_function.h"
+
 #include <type_traits>
 
 namespace lltm::cuda {
@@ -19,7 +21,7 @@ using Word = std::conditional_t<
 template <typename Element, int kCount>
 using WordOf = Word<sizeof(Element) * kCount>;
 template <int kCount, typename Element>
-__device__ __forceinline__ Vector<Element, kCount> read_vector(const Element* from) {
+LLTM_DEVICE Vector<Element, kCount> read_vector(const Element* from) {
   using Bits = WordOf<Element, kCount>;
   const Bits bits = *reinterpret_cast<const Bits*>(from);
   Vector<Element, kCount> vector;
@@ -27,20 +29,20 @@ __device__ __forceinline__ Vector<Element, kCount> read_vector(const Element* fr
   return vector;
 }
 template <typename Element, int kCount>
-__device__ __forceinline__ auto word_of(const Vector<Element, kCount>& vector) {
+LLTM_DEVICE auto word_of(const Vector<Element, kCount>& vector) {
   WordOf<Element, kCount> bits;
   memcpy(&bits, &vector, sizeof(bits));
   return bits;
 }
 template <int kCount, typename Element>
-__device__ __forceinline__ void write_vector(Element* to, const Vector<Element, kCount>& vector) {
+LLTM_DEVICE void write_vector(Element* to, const Vector<Element, kCount>& vector) {
   auto bits = word_of(vector);
   *reinterpret_cast<decltype(bits)*>(to) = bits;
 }
 // Moves the elements from `by` on, less than four, to the front, without an index that the compiler
 // does not know.
 template <typename Element, int kCount>
-__device__ __forceinline__ void move_to_front(Element (&values)[kCount], int by) {
+LLTM_DEVICE void move_to_front(Element (&values)[kCount], int by) {
 #pragma unroll
   for (int less = 2; less > 0; --less) {
     if ((by & less) != 0) {
@@ -51,14 +53,14 @@ __device__ __forceinline__ void move_to_front(Element (&values)[kCount], int by)
     }
   }
 }
-__device__ __forceinline__ float4 four_of(const float* values) {
+LLTM_DEVICE float4 four_of(const float* values) {
   return make_float4(values[0], values[1], values[2], values[3]);
 }
 template <typename Number>
-__device__ __forceinline__ void add(Number& to, Number number) {
+LLTM_DEVICE void add(Number& to, Number number) {
   to += number;
 }
-__device__ __forceinline__ void add(float4& to, float4 four) {
+LLTM_DEVICE void add(float4& to, float4 four) {
   to.x += four.x;
   to.y += four.y;
   to.z += four.z;
@@ -66,15 +68,13 @@ __device__ __forceinline__ void add(float4& to, float4 four) {
 }
 // Writes to global memory by an instruction that the compiler does not split.
 template <int kCount, typename Element>
-__device__ __forceinline__ void write_global_vector(Element* to,
-                                                    const Vector<Element, kCount>& vector) {
+LLTM_DEVICE void write_global_vector(Element* to, const Vector<Element, kCount>& vector) {
   auto bits = word_of(vector);
   __stcg(reinterpret_cast<decltype(bits)*>(to), bits);
 }
 // The same, for data that the caches should evict first.
 template <int kCount, typename Element>
-__device__ __forceinline__ void stream_global_vector(Element* to,
-                                                     const Vector<Element, kCount>& vector) {
+LLTM_DEVICE void stream_global_vector(Element* to, const Vector<Element, kCount>& vector) {
   auto bits = word_of(vector);
   __stcs(reinterpret_cast<decltype(bits)*>(to), bits);
 }

@@ -56,7 +56,7 @@ struct FewRowsStrip {
     float* parts;
     float sum[kRows][kWidth];
 
-    __device__ __forceinline__ void store(float* result) {
+    LLTM_DEVICE void store(float* result) {
       const int part = static_cast<int>(threadIdx.x) / kPartThreads;
       const int lane = static_cast<int>(threadIdx.x) % kPartThreads;
       __syncthreads();  // no thread still reads what `parts` replaces
@@ -104,7 +104,7 @@ struct FewRowsStrip {
 /// The word of four bytes that contains an element. It may also contain what is in front of the
 /// first element of a tensor or behind the last, which can be read, too: no word crosses the end of
 /// a page or of what the device allocates.
-__device__ __forceinline__ const void* word_around(const void* element) {
+LLTM_DEVICE const void* word_around(const void* element) {
   return reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(element) / 4 * 4);
 }
 

@@ -38,9 +38,7 @@ __host__ __device__ int64_t transposed_boxes(const TransposedInputs& p) {
 }
 
 /// The share of block `block` of `blocks`: every `blocks`-th box of 128 rows and 32 columns.
-__device__ __forceinline__ void transpose_inputs(const TransposedInputs& p,
-                                                 int64_t block,
-                                                 int64_t blocks) {
+LLTM_DEVICE void transpose_inputs(const TransposedInputs& p, int64_t block, int64_t blocks) {
   __shared__ float box[kTransposedRows][kTransposedColumns + 1];
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int64_t row_boxes = (p.batch + kTransposedRows - 1) / kTransposedRows;

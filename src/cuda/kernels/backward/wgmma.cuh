@@ -93,7 +93,7 @@ struct GradientRings {
   typename Tile::LeftRing left;
   typename Tile::RightRing right;
 
-  __device__ __forceinline__ explicit GradientRings(uint32_t shared)
+  LLTM_DEVICE explicit GradientRings(uint32_t shared)
       : left(shared, shared + Tile::kBarrierOffset),
         right(shared + Tile::kRightOffset,
               shared + Tile::kBarrierOffset + Tile::LeftRing::kBarrierBytes) {}
@@ -101,12 +101,12 @@ struct GradientRings {
 
 /// Starts the copies of all units' chunks, of either the left or the right operand.
 template <typename Tile>
-__device__ __forceinline__ void copy_gradient_operands(const GradientArguments& arguments,
-                                                       unsigned char* shared,
-                                                       GradientRings<Tile> rings,
-                                                       int cluster,
-                                                       int rank,
-                                                       int copier) {
+LLTM_DEVICE void copy_gradient_operands(const GradientArguments& arguments,
+                                        unsigned char* shared,
+                                        GradientRings<Tile> rings,
+                                        int cluster,
+                                        int rank,
+                                        int copier) {
   using Product = typename Tile::Product;
   const GradientOperandMaps& maps = arguments.operands;
   const bool of_left = copier < Tile::kCopiers;
@@ -182,10 +182,10 @@ __device__ __forceinline__ void copy_gradient_operands(const GradientArguments& 
 
 /// Writes a tile of which this block has all sums.
 template <typename Tile, int kColumns>
-__device__ __forceinline__ void write_gradient_tile(const GradientArguments& arguments,
-                                                    unsigned char* shared,
-                                                    const GradientUnit& unit,
-                                                    const float (&sum)[kColumns / 2]) {
+LLTM_DEVICE void write_gradient_tile(const GradientArguments& arguments,
+                                     unsigned char* shared,
+                                     const GradientUnit& unit,
+                                     const float (&sum)[kColumns / 2]) {
   using Staging = typename Tile::Staging;
   constexpr int kBlocks = kColumns / Staging::kColumns;
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
@@ -246,11 +246,11 @@ __device__ __forceinline__ void write_gradient_tile(const GradientArguments& arg
 
 /// Computes a unit, in the threads that multiply.
 template <typename Tile, int kColumns>
-__device__ __forceinline__ void form_gradient_tile(const GradientArguments& arguments,
-                                                   unsigned char* shared,
-                                                   GradientRings<Tile>& rings,
-                                                   const typename Tile::Sums& sums,
-                                                   const GradientUnit& unit) {
+LLTM_DEVICE void form_gradient_tile(const GradientArguments& arguments,
+                                    unsigned char* shared,
+                                    GradientRings<Tile>& rings,
+                                    const typename Tile::Sums& sums,
+                                    const GradientUnit& unit) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto release_right = [&](uint32_t empty) {
     if constexpr (Tile::kMulticast > 1) {

@@ -37,8 +37,8 @@ struct Float32GradientArguments {
 
 #if defined(LLTM_HOPPER)
 /// Where a unit's tile of the results is.
-__device__ __forceinline__ TileOfResult result_of(const Float32GradientArguments& arguments,
-                                                  const GradientUnit& unit) {
+LLTM_DEVICE TileOfResult result_of(const Float32GradientArguments& arguments,
+                                   const GradientUnit& unit) {
   const BackwardProblem& p = arguments.cell;
   const int64_t width = unit.second_segment ? p.input_features : p.state_size;
   if (!unit.of_weights) {

@@ -33,7 +33,7 @@ struct ForwardFewRowsArguments {
 
 /// The elements of a vector, from its word.
 template <typename Element, int kWidth>
-__device__ __forceinline__ Vector<float, kWidth> floats_of(const WordOf<Element, kWidth>& word) {
+LLTM_DEVICE Vector<float, kWidth> floats_of(const WordOf<Element, kWidth>& word) {
   Vector<Element, kWidth> elements;
   memcpy(&elements, &word, sizeof(word));
   Vector<float, kWidth> floats;
@@ -52,7 +52,7 @@ struct LaneSums {
   static constexpr int kLanesASum = 32 / kSums;
   static_assert(kCount <= 32);
 
-  static __device__ __forceinline__ float of(const float (&values)[kCount]) {
+  static LLTM_DEVICE float of(const float (&values)[kCount]) {
     float sums[kSums];
 #pragma unroll
     for (int i = 0; i < kSums; ++i) {

@@ -81,7 +81,7 @@ struct ForwardBlock {
   int first_chunk, chunks;  // of K
   int early_chunks;         // that need nothing of the previous step
 
-  __device__ __forceinline__ explicit ForwardBlock(const Arguments& of)
+  LLTM_DEVICE explicit ForwardBlock(const Arguments& of)
       : ranks(of.split.ranks),
         number(cluster_rank()),
         rank(number % ranks),
@@ -94,11 +94,11 @@ struct ForwardBlock {
                          ? 0
                          : of.x_split.first_chunk(rank + 1) - of.x_split.first_chunk(rank)) {}
 
-  __device__ __forceinline__ KRange k_range(bool early) const {
+  LLTM_DEVICE KRange k_range(bool early) const {
     return {chunks, early_chunks, early, rank, ranks};
   }
   /// The number in the cluster of this row tile's block of another rank.
-  __device__ __forceinline__ int number_of(int of_rank) const { return number + of_rank - rank; }
+  LLTM_DEVICE int number_of(int of_rank) const { return number + of_rank - rank; }
 };
 
 /// Starts the copies of a block's chunks: boxes of old_h and input to A, and of weights to B. The
@@ -109,8 +109,7 @@ class ForwardLoader {
   using Arguments = ForwardWgmmaArguments<typename Tile::Problem>;
   using Product = typename Tile::Product;
 
-  __device__ __forceinline__ ForwardLoader(const Arguments& arguments,
-                                           const ForwardBlock<Tile>& block)
+  LLTM_DEVICE ForwardLoader(const Arguments& arguments, const ForwardBlock<Tile>& block)
       : arguments_(arguments), block_(block) {
 #pragma unroll
     for (int row = 0; row < Product::kRowTiles; ++row) {
@@ -119,18 +118,18 @@ class ForwardLoader {
   }
 
   /// Copies one operand of a chunk, which counts from zero within the rank.
-  __device__ __forceinline__ void load_a(uint32_t to, uint32_t barrier, int chunk) const {
+  LLTM_DEVICE void load_a(uint32_t to, uint32_t barrier, int chunk) const {
     const Segments::Piece piece = piece_of(chunk);
     copy_a(to, barrier, piece.of_h, static_cast<int>(piece.first));
   }
-  __device__ __forceinline__ void load_b(uint32_t to, uint32_t barrier, int chunk) const {
+  LLTM_DEVICE void load_b(uint32_t to, uint32_t barrier, int chunk) const {
     const Segments::Piece piece = piece_of(chunk);
     copy_b(to, barrier, piece.of_h, static_cast<int>(piece.first), block_.first_chunk + chunk);
   }
 
   /// Copies all chunks to the slots of a ring. Called by all threads that may load.
   template <typename Slots>
-  __device__ __forceinline__ void load_all(const Slots& slots) const {
+  LLTM_DEVICE void load_all(const Slots& slots) const {
     if constexpr (!Tile::kLoadsByTwo) {
       if (threadIdx.x == Product::kFinishers) {
         load_both(slots);
@@ -144,7 +143,7 @@ class ForwardLoader {
 
  private:
   template <typename Slots>
-  __device__ __forceinline__ void load_both(Slots slots) const {
+  LLTM_DEVICE void load_both(Slots slots) const {
     const int bytes = arguments_.bytes_a + Product::kBytesB;
 #pragma unroll 1
     for (int chunk = 0; chunk < block_.chunks; ++chunk) {
@@ -159,7 +158,7 @@ class ForwardLoader {
   // Copies one operand of all chunks of a step. One thread for both would take longer to issue the
   // copies than these take.
   template <bool kOfA, typename Slots>
-  __device__ __forceinline__ void load_of_step(Slots slots) const {
+  LLTM_DEVICE void load_of_step(Slots slots) const {
     const bool early = loads_early(arguments_.problem);
     int chunk = 0, piece = block_.rank;
 #pragma unroll 1
@@ -188,15 +187,14 @@ class ForwardLoader {
     }
   }
 
-  __device__ __forceinline__ void copy_a(uint32_t to, uint32_t barrier, bool of_h, int k) const {
+  LLTM_DEVICE void copy_a(uint32_t to, uint32_t barrier, bool of_h, int k) const {
     copy_box_2d(to,
                 of_h ? &arguments_.maps.old_h : &arguments_.maps.input,
                 k,
                 static_cast<int>(block_.first_row),
                 barrier);
   }
-  __device__ __forceinline__ void copy_b(
-      uint32_t to, uint32_t barrier, bool of_h, int k, int chunk) const {
+  LLTM_DEVICE void copy_b(uint32_t to, uint32_t barrier, bool of_h, int k, int chunk) const {
     const CUtensorMap* const weights =
         of_h ? &arguments_.maps.weights_h : &arguments_.maps.weights_input;
     if constexpr (Product::kRowTiles == 1) {
@@ -208,7 +206,7 @@ class ForwardLoader {
 
   // The chunks of a step are distributed to the ranks one by one, those of x first, so that all
   // ranks have the same number of them or one more.
-  __device__ __forceinline__ Segments::Piece piece_of(int chunk) const {
+  LLTM_DEVICE Segments::Piece piece_of(int chunk) const {
     return arguments_.chunks.piece(
         Tile::kOfSequence ? block_.rank + chunk * block_.ranks : block_.first_chunk + chunk,
         Product::kChunkK,

@@ -13,10 +13,7 @@ namespace lltm::cuda {
 class BlockRows {
  public:
   /// For `count` rows from `first` on. Lengths are clamped to `steps`.
-  __device__ __forceinline__ BlockRows(const RowsOfSequence& rows,
-                                       int64_t first,
-                                       int count,
-                                       int steps) {
+  LLTM_DEVICE BlockRows(const RowsOfSequence& rows, int64_t first, int count, int steps) {
     const int lane = static_cast<int>(threadIdx.x) % 32;
     if (lane < count) {
       length_ =
@@ -31,18 +28,16 @@ class BlockRows {
   }
 
   /// From this time on no row runs.
-  __device__ __forceinline__ int longest() const { return longest_; }
+  LLTM_DEVICE int longest() const { return longest_; }
 
-  __device__ __forceinline__ uint32_t running(int t) const {
-    return __ballot_sync(~0u, t < length_);
-  }
+  LLTM_DEVICE uint32_t running(int t) const { return __ballot_sync(~0u, t < length_); }
 
   /// Starts reading which rows are reset at t, if that time is `inside` those that are run.
-  __device__ __forceinline__ void fetch_resets(int t, bool inside) {
+  LLTM_DEVICE void fetch_resets(int t, bool inside) {
     load_byte_once(is_reset_, resets_ + t * time_stride_, inside && t < reset_length_);
   }
   /// Those of the rows running at the time fetched last that are reset then.
-  __device__ __forceinline__ uint32_t resets() const { return __ballot_sync(~0u, is_reset_ != 0); }
+  LLTM_DEVICE uint32_t resets() const { return __ballot_sync(~0u, is_reset_ != 0); }
 
  private:
   int length_ = 0, longest_;  // of the lane's row, and of all
@@ -56,7 +51,7 @@ class BlockRows {
 struct BlockTimes {
   int first, step, count;
 
-  __device__ __forceinline__ BlockTimes(int first_time, int end_time, bool backwards)
+  LLTM_DEVICE BlockTimes(int first_time, int end_time, bool backwards)
       : step(backwards ? -1 : 1), count(max(end_time - first_time, 0)) {
     first = backwards ? end_time - 1 : first_time;
   }

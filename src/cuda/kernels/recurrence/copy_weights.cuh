@@ -21,7 +21,7 @@ struct WeightsOfBlock {
   int rows, columns;  // of each gate, that exist: none if negative
 
   /// Whether `count` neighbors of a row can be read at once, all of which exist or none.
-  __device__ __forceinline__ bool in_vectors(int count) const {
+  LLTM_DEVICE bool in_vectors(int count) const {
     return strides[1] == 1 && strides[0] % count == 0 && columns % count == 0 &&
            reinterpret_cast<uintptr_t>(data) % (count * sizeof(Element)) == 0;
   }
@@ -35,8 +35,8 @@ inline constexpr int kRowsOfWarp = std::bit_floor(32U / kLanes);
 /// Copies kRows rows of kColumns of each gate, kCount neighbors at a time: a warp copies a row, or
 /// several short ones.
 template <int kThreads, int kRows, int kColumns, int kCount, typename Element, typename PlaceOf>
-__device__ __forceinline__ void copy_weight_vectors(const WeightsOfBlock<Element>& weights,
-                                                    const PlaceOf& place_of) {
+LLTM_DEVICE void copy_weight_vectors(const WeightsOfBlock<Element>& weights,
+                                     const PlaceOf& place_of) {
   constexpr int kBytes = kCount * static_cast<int>(sizeof(Element));
   constexpr int kRowVectors = kColumns / kCount;
   constexpr int kLanes = kRowVectors < 32 ? kRowVectors : 32;  // that copy a row together
@@ -79,8 +79,7 @@ __device__ __forceinline__ void copy_weight_vectors(const WeightsOfBlock<Element
 /// place_of(gate, row, column), where vectors of 16 bytes stay together. All threads of the block
 /// call it, and the weights can be read after a block barrier.
 template <int kThreads, int kRows, int kColumns, typename Element, typename PlaceOf>
-__device__ __forceinline__ void copy_weights(const WeightsOfBlock<Element>& weights,
-                                             const PlaceOf& place_of) {
+LLTM_DEVICE void copy_weights(const WeightsOfBlock<Element>& weights, const PlaceOf& place_of) {
   constexpr int kVector = 16 / sizeof(Element), kWord = 4 / sizeof(Element);
   if (weights.in_vectors(kVector)) {
     copy_weight_vectors<kThreads, kRows, kColumns, kVector>(weights, place_of);

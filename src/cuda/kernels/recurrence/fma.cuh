@@ -99,7 +99,7 @@ struct FmaTile {
 };
 
 template <int kThreads>
-__device__ __forceinline__ void sync_block() {
+LLTM_DEVICE void sync_block() {
   if constexpr (kThreads == 32) {
     __syncwarp();
   } else {
@@ -113,7 +113,7 @@ class FmaProduct {
  public:
   static constexpr int kColumns = Tile::kColumns, kLanes = Tile::kLanes;
 
-  __device__ __forceinline__ explicit FmaProduct(uint32_t vectors) {
+  LLTM_DEVICE explicit FmaProduct(uint32_t vectors) {
     const int thread = static_cast<int>(threadIdx.x);
     lane_ = in_register(thread % 32);
     k_share_ = thread % kLanes;
@@ -127,11 +127,11 @@ class FmaProduct {
   }
 
   /// The elements of this thread: a column of the state, and kElements rows of the block.
-  __device__ __forceinline__ int column() const { return column_; }
-  __device__ __forceinline__ int first_row() const { return first_row_; }
+  LLTM_DEVICE int column() const { return column_; }
+  LLTM_DEVICE int first_row() const { return first_row_; }
   /// How many threads before this one have the same elements.
-  __device__ __forceinline__ int copy() const { return copy_; }
-  __device__ __forceinline__ bool is_first() const { return copy_ == 0; }
+  LLTM_DEVICE int copy() const { return copy_; }
+  LLTM_DEVICE bool is_first() const { return copy_ == 0; }
 
   /// A thread's weights of h or, in the forward, of the input.
   using Weights = float[Tile::kSums][kColumns][Tile::kKOfLane];
@@ -139,11 +139,11 @@ class FmaProduct {
   /// Loads this thread's weights, of which `rows` of each gate and `columns` exist, with zeros
   /// for others. `zero` is 0, which the compiler must not know. All threads of the block call it;
   /// they use all of its shared memory.
-  __device__ __forceinline__ void load(const RecurrentWeights<float>& weights,
-                                       int rows,
-                                       int columns,
-                                       unsigned zero,
-                                       Weights& loaded) const {
+  LLTM_DEVICE void load(const RecurrentWeights<float>& weights,
+                        int rows,
+                        int columns,
+                        unsigned zero,
+                        Weights& loaded) const {
 #pragma unroll
     for (int gate = 0; gate < Tile::kGates; gate += Tile::kStagedGates) {
       stage(weights, gate, rows, columns);
@@ -175,14 +175,12 @@ class FmaProduct {
   };
 
   /// Where this thread reads rows of V, or of the input, that start at a shared address.
-  __device__ __forceinline__ uint32_t first_read(uint32_t vectors) const {
+  LLTM_DEVICE uint32_t first_read(uint32_t vectors) const {
     return in_register(vectors + 16 * k_share_);
   }
 
   /// Adds products with a row (first_read).
-  static __device__ __forceinline__ void multiply(const Weights& weights,
-                                                  uint32_t row,
-                                                  Partial& partial) {
+  static LLTM_DEVICE void multiply(const Weights& weights, uint32_t row, Partial& partial) {
 #pragma unroll
     for (int i = 0; i < Tile::kKOfLane / 4; ++i) {
       uint32_t four[4];
@@ -202,10 +200,10 @@ class FmaProduct {
   }
 
   /// Adds the products of the rows of a buffer of V, and scatters the sums over the columns.
-  __device__ __forceinline__ void multiply(const Weights& weights,
-                                           int buffer,
-                                           const Partial (&parts)[Tile::kRows],
-                                           Sums& sums) const {
+  LLTM_DEVICE void multiply(const Weights& weights,
+                            int buffer,
+                            const Partial (&parts)[Tile::kRows],
+                            Sums& sums) const {
     const uint32_t from = read_ + 4 * buffer * Tile::kRows * Tile::kK;
 #pragma unroll
     for (int row = 0; row < Tile::kRows; ++row) {
@@ -235,7 +233,7 @@ class FmaProduct {
   }
 
   /// Leaves the sums of this thread's elements in front.
-  __device__ __forceinline__ void finish(Sums& sums) const {
+  LLTM_DEVICE void finish(Sums& sums) const {
 #pragma unroll
     for (int sum = 0; sum < Tile::kSums; ++sum) {
       scatter_sums<kColumns * Tile::kRowLanes / 2, kColumns>(sums.of[sum], lane_);
@@ -252,16 +250,16 @@ class FmaProduct {
  private:
   /// Where a weight is while it is staged. The fours of a row are permuted, so that threads that
   /// read along K, in the backward down the rows, find them in different banks.
-  static __device__ __forceinline__ int place_of(int row, int column) {
+  static LLTM_DEVICE int place_of(int row, int column) {
     const int four = column / 4, permuted = (four & ~7) | ((four ^ row / 4) & 7);
     return 4 * (row * Tile::kStagedColumns + 4 * permuted + column % 4);
   }
 
   /// Copies the weights of kStagedGates gates to shared memory.
-  __device__ __forceinline__ void stage(const RecurrentWeights<float>& weights,
-                                        int first_gate,
-                                        int rows,
-                                        int columns) const {
+  LLTM_DEVICE void stage(const RecurrentWeights<float>& weights,
+                         int first_gate,
+                         int rows,
+                         int columns) const {
     const int first_row = Tile::kBackward ? 0 : first_of_block_;
     const int first_column = Tile::kBackward ? first_of_block_ : 0;
     const int64_t gate_stride = rows * weights.strides[0];
@@ -280,7 +278,7 @@ class FmaProduct {
   }
 
   /// Takes those of this thread's weights that are staged, of the gates from `first_gate` on.
-  __device__ __forceinline__ void take_staged(int first_gate, Weights& loaded) const {
+  LLTM_DEVICE void take_staged(int first_gate, Weights& loaded) const {
     const int first_row = first_gate * Tile::kStagedRows;
 #pragma unroll
     for (int sum = 0; sum < Tile::kSums; ++sum) {
@@ -320,7 +318,7 @@ class FmaProduct {
 
 /// Fills both buffers of V with zeros.
 template <typename Tile>
-__device__ __forceinline__ void clear_vectors(uint32_t vectors) {
+LLTM_DEVICE void clear_vectors(uint32_t vectors) {
   for (int i = static_cast<int>(threadIdx.x); i < Tile::kVectorBytes / 16; i += Tile::kThreads) {
     store_shared_4(vectors + 16 * i, {0, 0, 0, 0});
   }
@@ -333,19 +331,19 @@ class BlockVectors {
  public:
   static_assert(Tile::kScatteredRows == Tile::kRows);
 
-  __device__ __forceinline__ BlockVectors(const FmaProduct<Tile>& product, uint32_t vectors)
+  LLTM_DEVICE BlockVectors(const FmaProduct<Tile>& product, uint32_t vectors)
       : is_first_(product.is_first()),
         vectors_(vectors),
         write_(in_register(vectors + 4 * (product.first_row() * Tile::kK + product.column()))) {}
 
   /// Starts from zeros, after the weights have been loaded.
-  __device__ __forceinline__ void start() const {
+  LLTM_DEVICE void start() const {
     clear_vectors<Tile>(vectors_);
     sync_block<Tile::kThreads>();
   }
 
   /// Puts a value of an element into a buffer of V.
-  __device__ __forceinline__ void put(int buffer, int element, int vector, float value) const {
+  LLTM_DEVICE void put(int buffer, int element, int vector, float value) const {
     if (is_first_) {
       store_shared(
           write_ + 4 * ((buffer * Tile::kRows + element) * Tile::kK + vector * Tile::kState),
@@ -354,7 +352,7 @@ class BlockVectors {
   }
 
   /// Waits for what all threads have put into a buffer.
-  __device__ __forceinline__ void receive(int /*buffer*/) const { sync_block<Tile::kThreads>(); }
+  LLTM_DEVICE void receive(int /*buffer*/) const { sync_block<Tile::kThreads>(); }
 
  private:
   bool is_first_;
@@ -371,7 +369,7 @@ class ClusterVectors {
   static_assert(Tile::kColumns % 4 == 0);
   static_assert(2 * Tile::kRows >= Tile::kRowLanes, "the sums of the bias take the place of V");
 
-  __device__ __forceinline__ ClusterVectors(const FmaProduct<Tile>& product, uint32_t vectors)
+  LLTM_DEVICE ClusterVectors(const FmaProduct<Tile>& product, uint32_t vectors)
       : vectors_(vectors),
         barriers_(in_register(vectors + Tile::kSharedBytes - Tile::kBarrierBytes)) {
     if (threadIdx.x == 0) {
@@ -392,7 +390,7 @@ class ClusterVectors {
     }
   }
 
-  __device__ __forceinline__ void start() const {
+  LLTM_DEVICE void start() const {
     clear_vectors<Tile>(vectors_);
     if (threadIdx.x == 0) {
       expect(0);
@@ -403,7 +401,7 @@ class ClusterVectors {
   }
 
   /// Sends a value of an element to all blocks.
-  __device__ __forceinline__ void put(int buffer, int element, int vector, float value) const {
+  LLTM_DEVICE void put(int buffer, int element, int vector, float value) const {
     // Four neighboring lanes have four neighboring columns, which they send to different blocks.
     const auto of = [&](int i) { return __shfl_sync(~0u, value, first_of_four_ | i); };
     const float4 columns = {of(0), of(1), of(2), of(3)};
@@ -417,7 +415,7 @@ class ClusterVectors {
     }
   }
 
-  __device__ __forceinline__ void receive(int buffer) {
+  LLTM_DEVICE void receive(int buffer) {
     wait_phase(barriers_ + 8 * buffer, parities_ >> buffer & 1);
     parities_ ^= 1 << buffer;
     if (threadIdx.x == 0) {
@@ -430,7 +428,7 @@ class ClusterVectors {
   static constexpr int kSenders = 4 * Tile::kLanes / (Tile::kColumns * Tile::kRowLanes);
   static constexpr int kSends = (Tile::kCluster + kSenders - 1) / kSenders;
 
-  __device__ __forceinline__ void expect(int buffer) const {
+  LLTM_DEVICE void expect(int buffer) const {
     arrive_expecting(barriers_ + 8 * buffer, Tile::kVectorBytes / 2);
   }
 
@@ -449,30 +447,30 @@ using VectorsOf =
 template <typename Tile>
 class FetchedRing {
  public:
-  __device__ __forceinline__ explicit FetchedRing(uint32_t shared)
+  LLTM_DEVICE explicit FetchedRing(uint32_t shared)
       : base_(in_register(shared + 4 * threadIdx.x)) {}
 
   /// The slot of a step.
-  __device__ __forceinline__ uint32_t slot(int k) const {
+  LLTM_DEVICE uint32_t slot(int k) const {
     return base_ + (k & (Tile::kAhead - 1)) * Tile::kFetchedBytes;
   }
-  __device__ __forceinline__ static void copy(
+  static LLTM_DEVICE void copy(
       uint32_t slot, int element, int value, const float* from, bool exists) {
     copy_async<4>(address(slot, element, value), from, exists ? 4 : 0);
   }
-  __device__ __forceinline__ static float read(uint32_t slot, int element, int value) {
+  static LLTM_DEVICE float read(uint32_t slot, int element, int value) {
     return __uint_as_float(load_shared(address(slot, element, value)));
   }
   /// Waits until the values of the current step are there and, in a backward that reads the old
   /// cell state, those of the next: the values of later steps, and of the one that takes the
   /// place of the last step, may be on their way.
-  __device__ __forceinline__ static void wait() {
+  static LLTM_DEVICE void wait() {
     constexpr bool kReadsNext = Tile::kBackward && Tile::Cell::kReadsOldCell;
     wait_copies<Tile::kAhead - 2 - (kReadsNext ? 1 : 0)>();
   }
 
  private:
-  __device__ __forceinline__ static uint32_t address(uint32_t slot, int element, int value) {
+  static LLTM_DEVICE uint32_t address(uint32_t slot, int element, int value) {
     return slot + 4 * (element * Tile::kFetched + value) * Tile::kThreads;
   }
 

@@ -21,12 +21,12 @@ class InputRing {
   static_assert(Tile::kRows * Tile::kState == Tile::kThreads);
 
   /// For the times from `first_time` on.
-  __device__ __forceinline__ InputRing(const RecurrenceForward<float>& p,
-                                       int64_t block_row,
-                                       int block_rows,
-                                       int first_time,
-                                       int direction,
-                                       uint32_t shared)
+  LLTM_DEVICE InputRing(const RecurrenceForward<float>& p,
+                        int64_t block_row,
+                        int block_rows,
+                        int first_time,
+                        int direction,
+                        uint32_t shared)
       : time_stride_(in_register(direction * p.input.strides[0])) {
     const int thread = static_cast<int>(threadIdx.x);
     const int row = thread / Tile::kState, column = thread % Tile::kState;
@@ -36,18 +36,16 @@ class InputRing {
     write_ = in_register(shared + 4 * threadIdx.x);
   }
 
-  static __device__ __forceinline__ int slot(int k) {
-    return (k & (Tile::kAhead - 1)) * Tile::kInputBytes;
-  }
+  static LLTM_DEVICE int slot(int k) { return (k & (Tile::kAhead - 1)) * Tile::kInputBytes; }
 
   /// Starts copying the next step's rows, or the last step's again.
-  __device__ __forceinline__ void copy(int slot, bool has_next) {
+  LLTM_DEVICE void copy(int slot, bool has_next) {
     copy_async<4>(write_ + slot, from_, exists_ ? 4 : 0);
     from_ += has_next ? time_stride_ : 0;
     commit_copies();
   }
   /// Waits for the copies of all steps but the latest two.
-  static __device__ __forceinline__ void wait() { wait_copies<2>(); }
+  static LLTM_DEVICE void wait() { wait_copies<2>(); }
 
  private:
   const float* from_;
@@ -59,7 +57,7 @@ class InputRing {
 /// In place of an InputRing where z_x is read.
 struct NoInputRing {
   template <typename... Arguments>
-  __device__ __forceinline__ explicit NoInputRing(const Arguments&...) {}
+  LLTM_DEVICE explicit NoInputRing(const Arguments&...) {}
 };
 template <typename Tile>
 using InputRingOf = std::conditional_t<Tile::kXInside, InputRing<Tile>, NoInputRing>;

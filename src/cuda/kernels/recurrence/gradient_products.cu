@@ -43,18 +43,16 @@ struct Shared {
   // Where the rows of the next right operand are: those of h or of the weights, and those of input.
   StridedRow<Element> rows[2][kChunk];
 
-  __device__ __forceinline__ float& left(int k, int row) { return operands[k][row]; }
-  __device__ __forceinline__ float& right(int k, int column) {
-    return operands[kChunk + k][column];
-  }
-  __device__ __forceinline__ float& sum(int warp, int row, int column) {
+  LLTM_DEVICE float& left(int k, int row) { return operands[k][row]; }
+  LLTM_DEVICE float& right(int k, int column) { return operands[kChunk + k][column]; }
+  LLTM_DEVICE float& sum(int warp, int row, int column) {
     return operands[warp * kTile + row][column];
   }
 };
 static_assert(2 * kChunk == kWarps * kTile);
 
 template <typename Element>
-__device__ __forceinline__ void load(uint32_t& word, const Element* from, bool inside) {
+LLTM_DEVICE void load(uint32_t& word, const Element* from, bool inside) {
   if constexpr (sizeof(Element) == 2) {
     load_half_once(word, from, inside);
   } else {
@@ -62,7 +60,7 @@ __device__ __forceinline__ void load(uint32_t& word, const Element* from, bool i
   }
 }
 template <typename Element>
-__device__ __forceinline__ float value_of(uint32_t word) {
+LLTM_DEVICE float value_of(uint32_t word) {
   if constexpr (std::is_same_v<Element, float>) {
     return __uint_as_float(word);
   } else {
@@ -87,7 +85,7 @@ struct SumOfWeightParts {
   WeightGradients<Element> result;
   int64_t state_size, input_features;
 
-  __device__ __forceinline__ void store(int64_t index, float sum) const {
+  LLTM_DEVICE void store(int64_t index, float sum) const {
     const int64_t columns = state_size + input_features, row = index / columns;
     result.store(row, index - row * columns, state_size, sum);
   }
@@ -95,7 +93,7 @@ struct SumOfWeightParts {
 
 /// Adds parts by kLanes threads for each element, each of which adds every kLanes-th one.
 template <typename Sum>
-__device__ __forceinline__ void add_parts(const Sum& of, int lanes, int block, float* sums) {
+LLTM_DEVICE void add_parts(const Sum& of, int lanes, int block, float* sums) {
   constexpr int kPartsAtOnce = 8;
   const int columns = kThreads / lanes, thread = static_cast<int>(threadIdx.x);
   const int lane = thread / columns;
@@ -131,7 +129,7 @@ __device__ __forceinline__ void add_parts(const Sum& of, int lanes, int block, f
 template <typename Element>
 class GradientTile {
  public:
-  __device__ __forceinline__ GradientTile(const GradientBlocks<Element>& blocks, int block)
+  LLTM_DEVICE GradientTile(const GradientBlocks<Element>& blocks, int block)
       : p_(blocks.problem), of_weights_(block >= blocks.input_blocks) {
     const int64_t all_rows = p_.old_h.steps * p_.old_h.rows;
     int tile = block, across = blocks.input_tiles_across;
@@ -166,11 +164,11 @@ class GradientTile {
   }
 
   /// Of K.
-  __device__ __forceinline__ int begin() const { return begin_; }
-  __device__ __forceinline__ int end() const { return end_; }
+  LLTM_DEVICE int begin() const { return begin_; }
+  LLTM_DEVICE int end() const { return end_; }
 
   /// Finds the rows of the right operand from `chunk` on. Each thread finds one.
-  __device__ __forceinline__ void find_rows(int chunk, Shared<Element>& shared) const {
+  LLTM_DEVICE void find_rows(int chunk, Shared<Element>& shared) const {
     const int of_chunk = static_cast<int>(threadIdx.x) % kChunk;
     const bool of_input = static_cast<int>(threadIdx.x) >= kChunk;
     const int k = chunk + of_chunk;
@@ -189,7 +187,7 @@ class GradientTile {
     shared.rows[of_input ? 1 : 0][of_chunk] = found;
   }
 
-  __device__ __forceinline__ void load_left(int chunk, uint32_t (&words)[kLoads]) const {
+  LLTM_DEVICE void load_left(int chunk, uint32_t (&words)[kLoads]) const {
     // Of either product, a thread's elements are eight apart.
     const Element* const from = left_ + (chunk - begin_) * left_stride_;
 #pragma unroll
@@ -197,8 +195,7 @@ class GradientTile {
       load(words[i], from + i * 8 * left_stride_, has_left_ && chunk + left_k_ + i * 8 < end_);
     }
   }
-  __device__ __forceinline__ void load_right(const Shared<Element>& shared,
-                                             uint32_t (&words)[kLoads]) const {
+  LLTM_DEVICE void load_right(const Shared<Element>& shared, uint32_t (&words)[kLoads]) const {
     const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -206,9 +203,9 @@ class GradientTile {
       load(words[i], row.data + right_column_ * row.stride, has_right_ && row.data != nullptr);
     }
   }
-  __device__ __forceinline__ void store(const uint32_t (&left)[kLoads],
-                                        const uint32_t (&right)[kLoads],
-                                        Shared<Element>& shared) const {
+  LLTM_DEVICE void store(const uint32_t (&left)[kLoads],
+                         const uint32_t (&right)[kLoads],
+                         Shared<Element>& shared) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
@@ -218,7 +215,7 @@ class GradientTile {
   }
 
   /// Writes a sum, whose row and column count from the tile's first.
-  __device__ __forceinline__ void write(int row_of_tile, int column_of_tile, float sum) const {
+  LLTM_DEVICE void write(int row_of_tile, int column_of_tile, float sum) const {
     const int row = first_row_ + row_of_tile, column = first_column_ + column_of_tile;
     if (row >= rows_ || column >= columns_) {
       return;
@@ -239,7 +236,7 @@ class GradientTile {
   struct Step {
     uint32_t t, row;
   };
-  __device__ __forceinline__ Step step_of(int row_of_all) const {
+  LLTM_DEVICE Step step_of(int row_of_all) const {
     const auto all = static_cast<uint32_t>(row_of_all), rows = static_cast<uint32_t>(p_.old_h.rows);
     return {all / rows, all % rows};
   }

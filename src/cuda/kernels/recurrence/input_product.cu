@@ -28,7 +28,7 @@ struct Piece {
 
   /// Loads what exists of `columns` columns, and zeros. `row_at(row)` is where a row is, or null.
   template <typename RowAt>
-  __device__ __forceinline__ void load(const RowAt& row_at, int64_t columns, int64_t stride) {
+  LLTM_DEVICE void load(const RowAt& row_at, int64_t columns, int64_t stride) {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
@@ -42,7 +42,7 @@ struct Piece {
   }
 
   /// Writes them to shared memory, transposed.
-  __device__ __forceinline__ void store(float (&tile)[kChunk][kPitch]) const {
+  LLTM_DEVICE void store(float (&tile)[kChunk][kPitch]) const {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {

@@ -29,9 +29,7 @@ struct InputProductUnit {
 
 /// Adds the bias to a thread's sums, which are pairs of neighbors.
 template <int kSums>
-__device__ __forceinline__ void add_bias(float (&sum)[kSums],
-                                         const Float32InputProduct& p,
-                                         int64_t first_column) {
+LLTM_DEVICE void add_bias(float (&sum)[kSums], const Float32InputProduct& p, int64_t first_column) {
   if (p.bias == nullptr) {
     return;
   }
@@ -52,10 +50,7 @@ __device__ __forceinline__ void add_bias(float (&sum)[kSums],
 /// 8 bytes: where the row starts between two, from its second element on, with the next thread's
 /// first. `half` is 0, or 1 for the row below. All threads of a warp call it.
 template <int kSums>
-__device__ __forceinline__ void write_pairs(float* to,
-                                            int64_t columns,
-                                            const float (&sum)[kSums],
-                                            int half) {
+LLTM_DEVICE void write_pairs(float* to, int64_t columns, const float (&sum)[kSums], int half) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int next = lane / 4 * 4 + (lane + 1) % 4;
   const bool shifts = reinterpret_cast<uintptr_t>(to) % 8 != 0;

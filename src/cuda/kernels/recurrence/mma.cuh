@@ -69,7 +69,7 @@ struct GroupRows {
   int count;
 
   template <typename Problem>
-  __device__ __forceinline__ explicit GroupRows(const Problem& p) {
+  LLTM_DEVICE explicit GroupRows(const Problem& p) {
     const int most = Shape::kCluster == 1 ? Shape::kRows : p.group_rows;
     group = blockIdx.x / Shape::kCluster;
     first = group * most;
@@ -77,16 +77,14 @@ struct GroupRows {
   }
 
   /// The tiles that have any of them.
-  __device__ __forceinline__ int tiles() const {
-    return Shape::kCluster == 1 ? Shape::kTiles : (count + 7) / 8;
-  }
+  LLTM_DEVICE int tiles() const { return Shape::kCluster == 1 ? Shape::kTiles : (count + 7) / 8; }
 };
 
 /// Keeps a value in a register. The assembler, too, would compute it again at each step, and to
 /// read a parameter takes 35 cycles, so it must not know the value's origin. With several tiles
 /// registers are scarcer. All threads call it.
 template <typename Shape, typename Value>
-__device__ __forceinline__ Value kept_in_register(Value value) {
+LLTM_DEVICE Value kept_in_register(Value value) {
   return Shape::kTiles == 1 ? __shfl_sync(~0u, value, static_cast<int>(threadIdx.x))
                             : in_register(value);
 }
@@ -105,7 +103,7 @@ struct OwnElements {
   // kept as a predicate, which nvcc 13.0 loses.
   int rows_of_second;
 
-  __device__ __forceinline__ OwnElements(int block_rows, int state_size) {
+  LLTM_DEVICE OwnElements(int block_rows, int state_size) {
     constexpr int kWarps = Shape::kColumns / 16;  // that have different columns
     lane = static_cast<int>(threadIdx.x) % 32;
     const int warp_of_block = static_cast<int>(threadIdx.x) / 32;
@@ -120,20 +118,18 @@ struct OwnElements {
   }
 
   /// Whether the thread has elements, rather than only a part of the product.
-  __device__ __forceinline__ bool takes_part() const {
+  LLTM_DEVICE bool takes_part() const {
     return Shape::kOneRow ? lane % 4 < 2 : Shape::kShares <= 2 || share < 2;
   }
 
   /// The part of a mask of the block's rows that says something about the thread's. Elements that
   /// do not exist belong to rows that never run.
-  __device__ __forceinline__ uint32_t own(uint32_t mask) const {
-    return columns > 0 ? mask >> row : 0;
-  }
+  LLTM_DEVICE uint32_t own(uint32_t mask) const { return columns > 0 ? mask >> row : 0; }
   /// Calls function(tile, r, j, row, column) for the elements that exist: row r of the thread's in
   /// a tile and column j of the thread's, of the batch's rows, of which the group's start at
   /// first_row, and of the state.
   template <typename Function>
-  __device__ __forceinline__ void for_each(int64_t first_row, const Function& function) const {
+  LLTM_DEVICE void for_each(int64_t first_row, const Function& function) const {
     for_all([&](int tile, int r, int j) {
       if (8 * tile + r < rows && j < columns) {
         function(tile, r, j, first_row + row + 8 * tile + r, column + j);
@@ -144,9 +140,7 @@ struct OwnElements {
   /// Calls take(tile, r, j, bits) with the elements of a matrix that exist, and with zeros for
   /// others; not at all if the matrix is absent.
   template <typename Scalar, typename Take>
-  __device__ __forceinline__ void load(const Steps<Scalar>& of,
-                                       int64_t first_row,
-                                       const Take& take) const {
+  LLTM_DEVICE void load(const Steps<Scalar>& of, int64_t first_row, const Take& take) const {
     if (of.data == nullptr) {
       return;
     }
@@ -166,9 +160,9 @@ struct OwnElements {
 
   /// The same for a cell state, whose elements are numbers.
   template <typename Take>
-  __device__ __forceinline__ void load(const AnyCells<typename Shape::Element>& cells,
-                                       int64_t first_row,
-                                       const Take& take) const {
+  LLTM_DEVICE void load(const AnyCells<typename Shape::Element>& cells,
+                        int64_t first_row,
+                        const Take& take) const {
     load(cells.exact, first_row, [&](int tile, int r, int j, uint32_t bits) {
       take(tile, r, j, __uint_as_float(bits));
     });
@@ -178,14 +172,14 @@ struct OwnElements {
   }
 
   /// Masks out the column that does not exist.
-  __device__ __forceinline__ uint32_t existing(uint32_t word) const {
+  LLTM_DEVICE uint32_t existing(uint32_t word) const {
     return !Shape::kPairs && Shape::kOwnColumns == 2 && columns < 2 ? word & 0xffffu : word;
   }
 
  private:
   /// Calls function(tile, r, j) for the places of all elements.
   template <typename Function>
-  static __device__ __forceinline__ void for_all(const Function& function) {
+  static LLTM_DEVICE void for_all(const Function& function) {
 #pragma unroll
     for (int tile = 0; tile < Shape::kTiles; ++tile) {
 #pragma unroll
@@ -201,25 +195,25 @@ struct OwnElements {
 
 /// Value `column` of a word of neighboring columns.
 template <typename Element>
-__device__ __forceinline__ float column_of(uint32_t word, int column) {
+LLTM_DEVICE float column_of(uint32_t word, int column) {
   return column == 0 ? Packed<Element>::low(word) : Packed<Element>::high(word);
 }
 template <typename Element, int kColumns>
-__device__ __forceinline__ uint32_t word_of_columns(const float (&values)[kColumns]) {
+LLTM_DEVICE uint32_t word_of_columns(const float (&values)[kColumns]) {
   return Packed<Element>::pack(values[0], kColumns == 2 ? values[kColumns - 1] : 0.0f);
 }
 template <typename Element>
-__device__ __forceinline__ Element element_of(float value) {
+LLTM_DEVICE Element element_of(float value) {
   return Element(static_cast<uint16_t>(Packed<Element>::pack(value, 0.0f)), Element::from_bits());
 }
 
 /// Writes the columns of a thread's row that exist.
 template <typename Shape>
-__device__ __forceinline__ void store_columns(const OwnElements<Shape>& own,
-                                              typename Shape::Element* to,
-                                              uint32_t word,
-                                              int row,
-                                              bool row_exists) {
+LLTM_DEVICE void store_columns(const OwnElements<Shape>& own,
+                               typename Shape::Element* to,
+                               uint32_t word,
+                               int row,
+                               bool row_exists) {
   const bool exists = row_exists && row < own.rows;
   if constexpr (Shape::kOwnColumns == 1) {
     store_low_half(to, word, exists);
@@ -235,23 +229,20 @@ __device__ __forceinline__ void store_columns(const OwnElements<Shape>& own,
 template <typename Shape>
 class TilesAhead {
  public:
-  __device__ __forceinline__ explicit TilesAhead(const GroupRows<Shape>& group)
-      : tiles_(group.tiles()) {}
+  LLTM_DEVICE explicit TilesAhead(const GroupRows<Shape>& group) : tiles_(group.tiles()) {}
 
   /// Of the tiles read before the first step, number `i`.
-  __device__ __forceinline__ int first(int i) {
-    return Shape::kCluster == 1 ? i % Shape::kTiles : next();
-  }
+  LLTM_DEVICE int first(int i) { return Shape::kCluster == 1 ? i % Shape::kTiles : next(); }
   /// The one that is read when `tile` is used, `ahead` of it.
-  __device__ __forceinline__ int after(int tile, int ahead) {
+  LLTM_DEVICE int after(int tile, int ahead) {
     return Shape::kCluster == 1 ? (tile + ahead) % Shape::kTiles : next();
   }
-  __device__ __forceinline__ bool is_last(int tile) const {
+  LLTM_DEVICE bool is_last(int tile) const {
     return tile == (Shape::kCluster == 1 ? Shape::kTiles : tiles_) - 1;
   }
 
  private:
-  __device__ __forceinline__ int next() {
+  LLTM_DEVICE int next() {
     const int tile = next_;
     next_ = next_ + 1 == tiles_ ? 0 : next_ + 1;
     return tile;
@@ -283,13 +274,13 @@ class ColumnsAhead {
       kWordCount * Shape::kOwnRows * Shape::kThreads * static_cast<int>(sizeof(uint32_t));
   static constexpr int kBytes = Shape::kPairs ? kTilesAhead * kTileBytes : 0;
 
-  __device__ __forceinline__ ColumnsAhead(const OwnElements<Shape>& own, uint32_t shared)
+  LLTM_DEVICE ColumnsAhead(const OwnElements<Shape>& own, uint32_t shared)
       : own_(own),
         slots_(kept_in_register<Shape>(shared +
                                        threadIdx.x * static_cast<uint32_t>(sizeof(uint32_t)))) {}
 
   template <typename At>
-  __device__ __forceinline__ void fetch(const At& at) {
+  LLTM_DEVICE void fetch(const At& at) {
 #pragma unroll
     for (int row = 0; row < Shape::kOwnRows; ++row) {
 #pragma unroll
@@ -316,7 +307,7 @@ class ColumnsAhead {
     }
   }
 
-  __device__ __forceinline__ void take(Words& words) {
+  LLTM_DEVICE void take(Words& words) {
     if constexpr (Shape::kPairs) {
       wait_copies<kTilesAhead - 1>();
     }
@@ -341,10 +332,10 @@ class ColumnsAhead {
   }
 
  private:
-  static __device__ __forceinline__ int offset_of(int word, int row) {
+  static LLTM_DEVICE int offset_of(int word, int row) {
     return (word * Shape::kOwnRows + row) * Shape::kThreads * static_cast<int>(sizeof(uint32_t));
   }
-  static __device__ __forceinline__ int next_slot(int slot) {
+  static LLTM_DEVICE int next_slot(int slot) {
     return slot == (kTilesAhead - 1) * kTileBytes ? 0 : slot + kTileBytes;
   }
 
@@ -363,7 +354,7 @@ class SharedWeights {
   static constexpr int kBytes = Shape::Cell::kGates * kRows * kPitch * 2;
   using Weights = RecurrentWeights<typename Shape::Element>;
 
-  __device__ __forceinline__ SharedWeights(const OwnElements<Shape>& own, uint32_t shared)
+  LLTM_DEVICE SharedWeights(const OwnElements<Shape>& own, uint32_t shared)
       : shared_(shared),
         fragments_(
             in_register(shared + ((16 * own.warp + own.lane % 16) * kPitch +
@@ -372,10 +363,7 @@ class SharedWeights {
 
   /// Copies the weights, of which `rows` of each gate and `columns` exist. They can be read after a
   /// block barrier.
-  __device__ __forceinline__ void load(const Weights& weights,
-                                       int state_size,
-                                       int rows,
-                                       int columns) const {
+  LLTM_DEVICE void load(const Weights& weights, int state_size, int rows, int columns) const {
     const int64_t gate_stride = state_size * weights.strides[0];
     copy_weights<Shape::kThreads, kRows, kColumns>(
         WeightsOfBlock<typename Shape::Element>{weights.data,
@@ -390,13 +378,13 @@ class SharedWeights {
   }
 
   /// Operand A of the warp's columns of the state.
-  __device__ __forceinline__ void fragment(uint32_t (&a)[4], int gate, int chunk) const {
+  LLTM_DEVICE void fragment(uint32_t (&a)[4], int gate, int chunk) const {
     static_assert(kEvenRowsFirst);
     load_matrices_x4(a, fragments_ + (gate * kRows * kPitch + 16 * chunk) * 2);
   }
 
   /// Two neighboring columns of a row.
-  __device__ __forceinline__ uint32_t word(int row, int column) const {
+  LLTM_DEVICE uint32_t word(int row, int column) const {
     static_assert(!kEvenRowsFirst);
     return load_shared(shared_ + (row * kPitch + column) * 2);
   }
@@ -404,7 +392,7 @@ class SharedWeights {
  private:
   /// Of 16 rows, operand A has the even ones first, from which a thread gets neighboring columns of
   /// the state.
-  static __device__ __forceinline__ int place_of(int row) {
+  static LLTM_DEVICE int place_of(int row) {
     return kEvenRowsFirst ? (row & ~15) + row % 2 * 8 + row % 16 / 2 : row;
   }
 
@@ -423,9 +411,9 @@ template <typename Element,
           int kSums,
           int kChains,
           typename Fragment>
-__device__ __forceinline__ void multiply_tiles(const Fragment& fragment,
-                                               uint32_t rows,
-                                               float (&sums)[kTiles][kSums][kChains][4]) {
+LLTM_DEVICE void multiply_tiles(const Fragment& fragment,
+                                uint32_t rows,
+                                float (&sums)[kTiles][kSums][kChains][4]) {
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
 #pragma unroll
@@ -470,10 +458,10 @@ struct WeightFragments {
   uint32_t of[Shape::Cell::kGates][kChunks][4];
 
   /// Through `shared`, which is free for other uses after the next block barrier.
-  __device__ __forceinline__ void load(RecurrentWeights<typename Shape::Element> weights,
-                                       int64_t state_size,
-                                       const OwnElements<Shape>& own,
-                                       uint32_t shared) {
+  LLTM_DEVICE void load(RecurrentWeights<typename Shape::Element> weights,
+                        int64_t state_size,
+                        const OwnElements<Shape>& own,
+                        uint32_t shared) {
     const Loaded loaded(own, shared);
     const int size = static_cast<int>(state_size),
               first = first_of_block<Shape::kCluster>(Shape::kColumns);
@@ -516,8 +504,7 @@ struct WeightFragments {
   /// Adds the products with some tiles' rows of operand B, of which a lane's are at `rows`
   /// (multiply_tiles).
   template <typename Layout, int kParts, int kTiles, int kSums, int kChains>
-  __device__ __forceinline__ void multiply(uint32_t rows,
-                                           float (&sums)[kTiles][kSums][kChains][4]) const {
+  LLTM_DEVICE void multiply(uint32_t rows, float (&sums)[kTiles][kSums][kChains][4]) const {
     multiply_tiles<typename Shape::Element, Layout, kParts, kKOfWarp>(
         [&](uint32_t(&a)[4], int gate, int chunk) {
 #pragma unroll
@@ -550,10 +537,10 @@ class RowOperands {
   using Element = typename Shape::Element;
 
   /// A block barrier must follow before the first finish_tiles().
-  __device__ __forceinline__ RowOperands(const OwnElements<Shape>& own,
-                                         const GroupRows<Shape>&,
-                                         uint32_t shared,
-                                         uint32_t barriers)
+  LLTM_DEVICE RowOperands(const OwnElements<Shape>& own,
+                          const GroupRows<Shape>&,
+                          uint32_t shared,
+                          uint32_t barriers)
       : publishes_(own.takes_part()),
         barriers_(in_register(barriers)),
         read_(kept_in_register<Shape>(
@@ -570,7 +557,7 @@ class RowOperands {
   }
 
   /// Writes columns of a thread's `row` of a tile for the next step.
-  __device__ __forceinline__ void publish(int tile, int row, int part, uint32_t word) const {
+  LLTM_DEVICE void publish(int tile, int row, int part, uint32_t word) const {
     const uint32_t to = write_ + next_ + ((8 * tile + row) * kPitch + part * Shape::kState) * 2;
     if constexpr (Shape::kOneRow) {
       if (publishes_) {
@@ -582,15 +569,15 @@ class RowOperands {
   }
 
   /// What a thread has published for this step, or for the next one.
-  __device__ __forceinline__ uint32_t published(int tile, int row) const {
+  LLTM_DEVICE uint32_t published(int tile, int row) const {
     return load_shared(write_ + now_ + (8 * tile + row) * kPitch * 2);
   }
-  __device__ __forceinline__ uint32_t published_for_next(int tile, int row) const {
+  LLTM_DEVICE uint32_t published_for_next(int tile, int row) const {
     return load_shared(write_ + next_ + (8 * tile + row) * kPitch * 2);
   }
 
   /// Makes what all threads have published of the tiles from `tile` on the operand of this step.
-  __device__ __forceinline__ void start_tiles(int tile) {
+  LLTM_DEVICE void start_tiles(int tile) {
     if (tile == 0) {
       now_ = next_;
       next_ = kStepBytes - next_;
@@ -609,12 +596,12 @@ class RowOperands {
 
   /// The thread has published all that it has of the tiles from `tile` on. What it has written to
   /// shared memory before is visible to others after their start_tiles() of the next step.
-  __device__ __forceinline__ void finish_tiles(int tile) const {
+  LLTM_DEVICE void finish_tiles(int tile) const {
     if constexpr (kBarriers > 0) {
       arrive(barriers_ + tile / Shape::kTilesAtOnce * 8);
     }
   }
-  __device__ __forceinline__ void finish_all_tiles() const {
+  LLTM_DEVICE void finish_all_tiles() const {
 #pragma unroll
     for (int tile = 0; tile < Shape::kTiles; tile += Shape::kTilesAtOnce) {
       finish_tiles(tile);
@@ -623,10 +610,9 @@ class RowOperands {
 
   /// Adds the products of the weights and kTilesAtOnce tiles' rows (multiply_tiles).
   template <typename Weights, int kSums, int kChains>
-  __device__ __forceinline__ void multiply(
-      const Weights& weights,
-      int tile,
-      float (&sums)[Shape::kTilesAtOnce][kSums][kChains][4]) const {
+  LLTM_DEVICE void multiply(const Weights& weights,
+                            int tile,
+                            float (&sums)[Shape::kTilesAtOnce][kSums][kChains][4]) const {
     static_assert(kSums == (kParts == 1 ? Shape::Cell::kGates : 1));
     weights.template multiply<RowOperands, kParts>(read_ + now_ + tile * kTileBytes, sums);
   }
@@ -641,10 +627,10 @@ class RowOperands {
 /// The thread's sum of a row and column of a tile. If warps share K, their sums have been added
 /// (SharesOfK).
 template <typename Shape, int kChains>
-__device__ __forceinline__ float sum_of(const OwnElements<Shape>& own,
-                                        const float (&chains)[kChains][4],
-                                        int row,
-                                        int column) {
+LLTM_DEVICE float sum_of(const OwnElements<Shape>& own,
+                         const float (&chains)[kChains][4],
+                         int row,
+                         int column) {
   if constexpr (Shape::kShares > 1) {
     return chains[0][2 * column];
   }

@@ -25,10 +25,10 @@ class InitialCells {
   static constexpr int kBytes =
       Shape::Cell::kReadsOldCell ? Shape::kTiles * Shape::kOwnRows * Shape::kThreads * 4 : 0;
 
-  __device__ __forceinline__ InitialCells(const AnyCells<typename Shape::Element>& c0,
-                                          const OwnElements<Shape>& own,
-                                          int64_t first_row,
-                                          uint32_t shared)
+  LLTM_DEVICE InitialCells(const AnyCells<typename Shape::Element>& c0,
+                           const OwnElements<Shape>& own,
+                           int64_t first_row,
+                           uint32_t shared)
       : words_(in_register(shared + 4 * threadIdx.x)) {
     float cells[Shape::kTiles][Shape::kOwnRows][Shape::kOwnColumns] = {};
     own.load(c0, first_row, [&](int tile, int r, int j, float c) { cells[tile][r][j] = c; });
@@ -42,12 +42,12 @@ class InitialCells {
     }
   }
 
-  __device__ __forceinline__ uint32_t word(int tile, int row) const {
+  LLTM_DEVICE uint32_t word(int tile, int row) const {
     return load_shared(words_ + offset_of(tile, row));
   }
 
  private:
-  static __device__ __forceinline__ int offset_of(int tile, int row) {
+  static LLTM_DEVICE int offset_of(int tile, int row) {
     return (tile * Shape::kOwnRows + row) * Shape::kThreads * 4;
   }
 
@@ -91,11 +91,11 @@ struct MmaBackward {
     int grad_output_rows, grad_cells_rows;
     int times_left;
 
-    __device__ __forceinline__ Sources(const RecurrenceBackward<Element>& p,
-                                       const OwnElements<Shape>& own,
-                                       int state_size,
-                                       int64_t first_row,
-                                       const BlockTimes& times)
+    LLTM_DEVICE Sources(const RecurrenceBackward<Element>& p,
+                        const OwnElements<Shape>& own,
+                        int state_size,
+                        int64_t first_row,
+                        const BlockTimes& times)
         : size(state_size),
           cells_time_stride(times.step * p.rows * p.state_size),
           grad_output_rows(in_register(p.grad_output.data != nullptr ? Shape::kRows : 0)),
@@ -109,7 +109,7 @@ struct MmaBackward {
     }
 
     /// Where word `word` of a row is, of the thread's first `rows` rows.
-    __device__ __forceinline__ ColumnsAt<Element> at(int word, int row, int rows) const {
+    LLTM_DEVICE ColumnsAt<Element> at(int word, int row, int rows) const {
       if (word < kGates) {
         return {gates + (row * kGates + word) * size, 1, rows - row};
       }
@@ -129,7 +129,7 @@ struct MmaBackward {
               min(rows - row, grad_cells_rows)};
     }
 
-    __device__ __forceinline__ void advance() {
+    LLTM_DEVICE void advance() {
       gates += kGates * cells_time_stride;
       cells += cells_time_stride;
       grad_output += grad_output_strides[0];
@@ -138,11 +138,11 @@ struct MmaBackward {
     }
 
    private:
-    static __device__ __forceinline__ const Element* start(const Steps<Element>& gradient,
-                                                           int64_t (&strides)[3],
-                                                           const BlockTimes& times,
-                                                           int64_t row,
-                                                           int column) {
+    static LLTM_DEVICE const Element* start(const Steps<Element>& gradient,
+                                            int64_t (&strides)[3],
+                                            const BlockTimes& times,
+                                            int64_t row,
+                                            int column) {
       strides[0] = times.step * gradient.strides[0];
       strides[1] = gradient.strides[1];
       strides[2] = gradient.strides[2];
@@ -162,21 +162,21 @@ struct MmaBackward {
     int size;
     int64_t row_stride, time_stride;
 
-    __device__ __forceinline__ Places(const RecurrenceBackward<Element>& p,
-                                      const OwnElements<Shape>& own,
-                                      int state_size,
-                                      int64_t first_row,
-                                      int t,
-                                      int direction)
+    LLTM_DEVICE Places(const RecurrenceBackward<Element>& p,
+                       const OwnElements<Shape>& own,
+                       int state_size,
+                       int64_t first_row,
+                       int t,
+                       int direction)
         : d_gates(p.d_gates + (t * p.rows + first_row + own.row) * p.d_gates_stride + own.column),
           size(state_size),
           row_stride(kept_in_register<Shape>(p.d_gates_stride)),
           time_stride(direction * p.rows * p.d_gates_stride) {}
 
-    __device__ __forceinline__ void store(const OwnElements<Shape>& own,
-                                          int tile,
-                                          const Results& results,
-                                          bool exist) const {
+    LLTM_DEVICE void store(const OwnElements<Shape>& own,
+                           int tile,
+                           const Results& results,
+                           bool exist) const {
 #pragma unroll
       for (int r = 0; r < kOwnRows; ++r) {
         const int row = 8 * tile + r;
@@ -188,7 +188,7 @@ struct MmaBackward {
       }
     }
 
-    __device__ __forceinline__ void advance() { d_gates += time_stride; }
+    LLTM_DEVICE void advance() { d_gates += time_stride; }
   };
 };
 

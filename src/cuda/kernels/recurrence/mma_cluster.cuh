@@ -28,7 +28,7 @@ class SharesOfK {
   static constexpr int kSourceBytes = kSums * 2 * 2 * kThreadsOfShare * 4;
   static constexpr int kBytes = 2 * kSources * kSourceBytes;
 
-  __device__ __forceinline__ SharesOfK(const OwnElements<Shape>& own, uint32_t shared)
+  LLTM_DEVICE SharesOfK(const OwnElements<Shape>& own, uint32_t shared)
       : share_(own.share), warps_(own.warp + 1) {
     const int thread = static_cast<int>(threadIdx.x);
     // The first two are the source 0 of each other, the next ones the sources 1 and 2 of both.
@@ -42,7 +42,7 @@ class SharesOfK {
   /// Adds the sums of a tile, and leaves each of the first two warps those of its row (sum_of). All
   /// threads of the warps call it.
   template <int kChains>
-  __device__ __forceinline__ void add(float (&sums)[kSums][kChains][4]) {
+  LLTM_DEVICE void add(float (&sums)[kSums][kChains][4]) {
 #pragma unroll
     for (int sum = 0; sum < kSums; ++sum) {
 #pragma unroll
@@ -83,7 +83,7 @@ class SharesOfK {
   }
 
  private:
-  __device__ __forceinline__ int offset_of(int sum, int column) const {
+  LLTM_DEVICE int offset_of(int sum, int column) const {
     return buffer_ + (2 * sum + column) * 2 * kThreadsOfShare * 4;
   }
 
@@ -108,10 +108,10 @@ class ClusterOperands {
   static constexpr int kBarrierBytes = 2 * Shape::kTiles * 8;
 
   /// The cluster must call start_cluster() before anything is published.
-  __device__ __forceinline__ ClusterOperands(const OwnElements<Shape>& own,
-                                             const GroupRows<Shape>& rows,
-                                             uint32_t shared,
-                                             uint32_t barriers)
+  LLTM_DEVICE ClusterOperands(const OwnElements<Shape>& own,
+                              const GroupRows<Shape>& rows,
+                              uint32_t shared,
+                              uint32_t barriers)
       : own_(own),
         rows_(rows.count),
         rows_to_send_(Shape::kShares <= 2 || own.takes_part() ? rows.count : 0),
@@ -136,13 +136,13 @@ class ClusterOperands {
     }
   }
 
-  __device__ __forceinline__ void start_cluster() const {
+  LLTM_DEVICE void start_cluster() const {
     cluster_arrive_with_stores();
     cluster_wait();
   }
 
   /// Sends columns of the thread's row of a tile to all blocks, for the next step.
-  __device__ __forceinline__ void publish(int tile, int /*row*/, int part, uint32_t word) const {
+  LLTM_DEVICE void publish(int tile, int /*row*/, int part, uint32_t word) const {
     // Four threads have eight neighboring columns of a row: together 16 bytes.
     const auto word_of = [&](int i) {
       return __uint_as_float(__shfl_sync(~0u, word, (own_.lane & ~12) | i << 2));
@@ -158,7 +158,7 @@ class ClusterOperands {
   }
 
   /// Waits for what all blocks have published of a tile for this step.
-  __device__ __forceinline__ void start_tiles(int tile) {
+  LLTM_DEVICE void start_tiles(int tile) {
     if (tile == 0) {
       now_ = next_;
       next_ = kStepBytes - next_;
@@ -171,11 +171,11 @@ class ClusterOperands {
     }
   }
 
-  __device__ __forceinline__ void finish_tiles(int /*tile*/) const {}
-  __device__ __forceinline__ void finish_all_tiles() const {}
+  LLTM_DEVICE void finish_tiles(int /*tile*/) const {}
+  LLTM_DEVICE void finish_all_tiles() const {}
 
   /// Waits for what has been published last. Then no block sends anything to this one.
-  __device__ __forceinline__ void drain(int tiles) {
+  LLTM_DEVICE void drain(int tiles) {
     for (int tile = 0; tile < tiles; ++tile) {
       start_tiles(tile);
     }
@@ -183,9 +183,9 @@ class ClusterOperands {
 
   /// Adds the products of the weights and a tile's rows.
   template <typename Weights, int kSums, int kChains>
-  __device__ __forceinline__ void multiply(const Weights& weights,
-                                           int tile,
-                                           float (&sums)[1][kSums][kChains][4]) const {
+  LLTM_DEVICE void multiply(const Weights& weights,
+                            int tile,
+                            float (&sums)[1][kSums][kChains][4]) const {
     static_assert(kSums == (kParts == 1 ? Shape::Cell::kGates : 1));
     weights.template multiply<ClusterOperands, kParts>(read_ + now_ + tile * kTileBytes, sums);
   }
@@ -194,14 +194,14 @@ class ClusterOperands {
   static constexpr int kSends = (Shape::kCluster + 3) / 4;
 
   /// Where 8 columns of a row of a tile are.
-  static __device__ __forceinline__ int place_of(int row, int eight) {
+  static LLTM_DEVICE int place_of(int row, int eight) {
     const int half = row % 2;
     return (4 * half + row / 2) * 32 + 16 * (eight ^ half);
   }
-  static __device__ __forceinline__ int barrier_of(int tile, int buffer) {
+  static LLTM_DEVICE int barrier_of(int tile, int buffer) {
     return 16 * tile + (buffer == 0 ? 0 : 8);
   }
-  __device__ __forceinline__ void expect(int tile, int buffer) const {
+  LLTM_DEVICE void expect(int tile, int buffer) const {
     const int rows = max(min(rows_ - 8 * tile, 8), 0);
     arrive_expecting(barriers_ + barrier_of(tile, buffer), rows * kParts * Shape::kState * 2);
   }

@@ -30,13 +30,13 @@ class ZxAhead {
   static constexpr int kBytes = Columns::kBytes;
 
   /// For the times of a launch from `low` on.
-  __device__ __forceinline__ ZxAhead(const RecurrenceForward<Element>& p,
-                                     const OwnElements<Shape>& own,
-                                     int state_size,
-                                     const GroupRows<Shape>& group,
-                                     const BlockTimes& times,
-                                     int low,
-                                     uint32_t shared)
+  LLTM_DEVICE ZxAhead(const RecurrenceForward<Element>& p,
+                      const OwnElements<Shape>& own,
+                      int state_size,
+                      const GroupRows<Shape>& group,
+                      const BlockTimes& times,
+                      int low,
+                      uint32_t shared)
       : columns_(own, shared),
         tiles_(group),
         data_(p.z_x + ((times.first - low) * p.rows + group.first + own.row) * kGates * state_size +
@@ -46,20 +46,20 @@ class ZxAhead {
         times_to_fetch_(times.count),
         rows_(times.count > 0 ? own.rows : 0) {}
 
-  __device__ __forceinline__ void start() {
+  LLTM_DEVICE void start() {
 #pragma unroll 1
     for (int i = 0; i < Columns::kTilesAhead; ++i) {
       fetch(tiles_.first(i));
     }
   }
 
-  __device__ __forceinline__ void take(int tile, Words& words) {
+  LLTM_DEVICE void take(int tile, Words& words) {
     columns_.take(words);
     fetch(tiles_.after(tile, Columns::kTilesAhead));
   }
 
  private:
-  __device__ __forceinline__ void fetch(int tile) {
+  LLTM_DEVICE void fetch(int tile) {
     columns_.fetch([&](int gate, int r) {
       const int row = 8 * tile + r;
       return ColumnsAt<Element>{data_ + (row * kGates + gate) * size_, 1, rows_ - row};
@@ -116,12 +116,12 @@ struct MmaForward {
     int size;             // of the state
     int64_t time_stride;  // of output and cells
 
-    __device__ __forceinline__ Places(const RecurrenceForward<Element>& p,
-                                      const OwnElements<Shape>& own,
-                                      int state_size,
-                                      int64_t first_row,
-                                      int t,
-                                      int direction)
+    LLTM_DEVICE Places(const RecurrenceForward<Element>& p,
+                       const OwnElements<Shape>& own,
+                       int state_size,
+                       int64_t first_row,
+                       int t,
+                       int direction)
         : keeps_cells(p.cells != nullptr),
           keeps_gates(p.gates != nullptr),
           size(state_size),
@@ -133,10 +133,10 @@ struct MmaForward {
     }
 
     /// For the tiles from `first_tile` on.
-    __device__ __forceinline__ void store(const OwnElements<Shape>& own,
-                                          int first_tile,
-                                          const Results (&results)[Shape::kTilesAtOnce],
-                                          bool exist) const {
+    LLTM_DEVICE void store(const OwnElements<Shape>& own,
+                           int first_tile,
+                           const Results (&results)[Shape::kTilesAtOnce],
+                           bool exist) const {
       const auto for_each_row = [&](const auto& function) {
 #pragma unroll
         for (int i = 0; i < Shape::kTilesAtOnce; ++i) {
@@ -165,7 +165,7 @@ struct MmaForward {
       });
     }
 
-    __device__ __forceinline__ void advance() {
+    LLTM_DEVICE void advance() {
       output += time_stride;
       cells += time_stride;
       gates += kGates * time_stride;
@@ -174,7 +174,7 @@ struct MmaForward {
    private:
     /// With several tiles, all the instructions cost more than a branch.
     template <typename Store>
-    static __device__ __forceinline__ void if_kept(bool keeps, bool exist, const Store& store) {
+    static LLTM_DEVICE void if_kept(bool keeps, bool exist, const Store& store) {
       if constexpr (Shape::kTiles == 1) {
         store(exist && keeps);
       } else if (keeps) {

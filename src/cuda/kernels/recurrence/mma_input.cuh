@@ -32,12 +32,12 @@ class InputProduct {
   static constexpr int kBytes = kBiasAt + kBiasBytes;
   static_assert(Shape::kPairs && Shape::kOwnRows == 2 && Shape::kOwnColumns == 2);
 
-  __device__ __forceinline__ InputProduct(const RecurrenceForward<Element>& p,
-                                          const OwnElements<Shape>& own,
-                                          int64_t first_row,
-                                          int block_rows,
-                                          const BlockTimes& times,
-                                          uint32_t shared)
+  LLTM_DEVICE InputProduct(const RecurrenceForward<Element>& p,
+                           const OwnElements<Shape>& own,
+                           int64_t first_row,
+                           int block_rows,
+                           const BlockTimes& times,
+                           uint32_t shared)
       : weights_(own, shared), times_to_fetch_(times.count) {
     const auto& input = p.input;
     const bool starts_at_vectors = reinterpret_cast<uintptr_t>(input.data) % 16 == 0 &&
@@ -69,7 +69,7 @@ class InputProduct {
   }
 
   /// Fetches the first rows.
-  __device__ __forceinline__ void start() {
+  LLTM_DEVICE void start() {
 #pragma unroll
     for (int step = 0; step < kSteps - 1; ++step) {
       fetch(step * kStepBytes);
@@ -77,7 +77,7 @@ class InputProduct {
   }
 
   /// Block barriers must come before, after other uses of their memory, and afterwards.
-  __device__ __forceinline__ void load_weights(const RecurrenceForward<Element>& p) {
+  LLTM_DEVICE void load_weights(const RecurrenceForward<Element>& p) {
     const int size = static_cast<int>(p.state_size);
     weights_.load(p.input_weights, size, size, static_cast<int>(p.input_features));
     wait_copies<0>();
@@ -85,8 +85,8 @@ class InputProduct {
 
   /// Sets the sums of the tiles from `tile` on to bias and product.
   template <int kChains>
-  __device__ __forceinline__ void multiply(
-      int tile, float (&sums)[Shape::kTilesAtOnce][kGates][kChains][4]) const {
+  LLTM_DEVICE void multiply(int tile,
+                            float (&sums)[Shape::kTilesAtOnce][kGates][kChains][4]) const {
 #pragma unroll
     for (int i = 0; i < Shape::kTilesAtOnce; ++i) {
 #pragma unroll
@@ -106,18 +106,18 @@ class InputProduct {
   }
 
   /// Fetches rows for a later step. All threads have finished the step before this one.
-  __device__ __forceinline__ void fetch_later() {
+  LLTM_DEVICE void fetch_later() {
     fetch(now_ == 0 ? (kSteps - 1) * kStepBytes : now_ - kStepBytes);
   }
 
   /// Ends a step. What the thread has fetched for the step after the next one is complete.
-  __device__ __forceinline__ void finish_step() {
+  LLTM_DEVICE void finish_step() {
     wait_copies<kSteps - 3>();
     now_ = now_ == (kSteps - 1) * kStepBytes ? 0 : now_ + kStepBytes;
   }
 
  private:
-  __device__ __forceinline__ void fetch(int to) {
+  LLTM_DEVICE void fetch(int to) {
     if (by_vectors_ != 0) {
       copy<8>(to);
     } else {
@@ -130,7 +130,7 @@ class InputProduct {
 
   /// kCount neighbors at a time.
   template <int kCount>
-  __device__ __forceinline__ void copy(int to) const {
+  LLTM_DEVICE void copy(int to) const {
     constexpr int kPassRows = Shape::kThreads / (kLargestRecurrentInput / kCount);
     const Element* from = source_;
 #pragma unroll

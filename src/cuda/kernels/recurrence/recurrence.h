@@ -14,6 +14,7 @@
 // column of the state, and returns the error of its launch.
 #pragma once
 
+#include "../../ptx/device_function.h"
 #include "../../step_problem.h"
 #include "../../tile/elements.h"
 #include "tile.h"
@@ -38,7 +39,7 @@ struct AnyCells {
   Steps<Element> rounded;
   Steps<float> exact;
 
-  __device__ __forceinline__ float at(int64_t row, int64_t column) const {
+  LLTM_DEVICE float at(int64_t row, int64_t column) const {
     return exact.data != nullptr     ? exact.at(0, row, column)
            : rounded.data != nullptr ? static_cast<float>(rounded.at(0, row, column))
                                      : 0.0f;
@@ -54,7 +55,7 @@ struct CellsOut {
 
   /// round(value) converts to Element.
   template <typename Round>
-  __device__ __forceinline__ void store(int64_t index, float value, const Round& round) const {
+  LLTM_DEVICE void store(int64_t index, float value, const Round& round) const {
     if (exact != nullptr) {
       exact[index] = value;
     }
@@ -170,7 +171,7 @@ struct SumOfParts {
   int64_t count, size;
   Element* result;  // (size,), or null if not wanted
 
-  __device__ __forceinline__ void store(int64_t index, float sum) const {
+  LLTM_DEVICE void store(int64_t index, float sum) const {
     result[index] = static_cast<Element>(sum);
   }
 };
@@ -184,10 +185,7 @@ struct WeightGradients {
 
   bool any_wanted() const { return of_h != nullptr || of_input != nullptr; }
   /// Of [h | input].
-  __device__ __forceinline__ void store(int64_t row,
-                                        int64_t column,
-                                        int64_t state_size,
-                                        float value) const {
+  LLTM_DEVICE void store(int64_t row, int64_t column, int64_t state_size, float value) const {
     const bool is_of_h = column < state_size;
     Element* const to = is_of_h ? of_h + row * h_stride + column
                                 : of_input + row * input_stride + column - state_size;

@@ -1,6 +1,7 @@
 // Which steps the rows of a block run.
 #pragma once
 
+#include "../../ptx/device_function.h"
 #include "../../step_problem.h"
 
 #include <cstdint>
@@ -14,24 +15,24 @@ struct RecurrenceSteps {
   int steps, first, last, begin, end;
   bool reverse;
 
-  __device__ __forceinline__ int time_of(int k) const { return reverse ? steps - 1 - k : k; }
+  LLTM_DEVICE int time_of(int k) const { return reverse ? steps - 1 - k : k; }
 };
 
 /// How many steps of a row count.
-__device__ __forceinline__ int length_of(const RowsOfSequence& rows, int64_t row, int steps) {
+LLTM_DEVICE int length_of(const RowsOfSequence& rows, int64_t row, int steps) {
   const int64_t length = rows.length_of(row);
   return static_cast<int>(length < 0 ? 0 : length < steps ? length : steps);
 }
 
 /// The steps of a block that has the rows [first_row, first_row + count). All threads look at all
 /// of its rows, which are few.
-__device__ __forceinline__ RecurrenceSteps recurrence_steps(const RowsOfSequence& rows,
-                                                            int64_t first_row,
-                                                            int count,
-                                                            int steps,
-                                                            int first,
-                                                            int last,
-                                                            bool reverse) {
+LLTM_DEVICE RecurrenceSteps recurrence_steps(const RowsOfSequence& rows,
+                                             int64_t first_row,
+                                             int count,
+                                             int steps,
+                                             int first,
+                                             int last,
+                                             bool reverse) {
   RecurrenceSteps of{steps, first, last, first, last, reverse};
   if (rows.lengths != nullptr) {
     int longest = 0;

@@ -41,7 +41,7 @@ class SequenceGradientLoader {
  public:
   using Arguments = SequenceGradientWgmmaArguments<typename Product::Element>;
 
-  __device__ __forceinline__ explicit SequenceGradientLoader(const Arguments& arguments)
+  LLTM_DEVICE explicit SequenceGradientLoader(const Arguments& arguments)
       : arguments_(arguments),
         ranks_(arguments.split.ranks),
         rank_(cluster_rank()),
@@ -50,28 +50,28 @@ class SequenceGradientLoader {
         first_column_(static_cast<int>(cluster_index()) * Product::kTileN),
         chunks_(arguments.split.first_chunk(rank_ + 1) - arguments.split.first_chunk(rank_)) {}
 
-  __device__ __forceinline__ int ranks() const { return ranks_; }
-  __device__ __forceinline__ int rank() const { return rank_; }
-  __device__ __forceinline__ int first_row() const { return first_row_; }
-  __device__ __forceinline__ int first_column() const { return first_column_; }
-  __device__ __forceinline__ int chunks() const { return chunks_; }
+  LLTM_DEVICE int ranks() const { return ranks_; }
+  LLTM_DEVICE int rank() const { return rank_; }
+  LLTM_DEVICE int first_row() const { return first_row_; }
+  LLTM_DEVICE int first_column() const { return first_column_; }
+  LLTM_DEVICE int chunks() const { return chunks_; }
 
   /// Copies one operand of a chunk, which counts from zero within the rank. The map of A has the
   /// rows of all steps. Past a step's last row are those of another step, or none; they are not
   /// used.
-  __device__ __forceinline__ void load_a(uint32_t to, uint32_t barrier, int chunk) const {
+  LLTM_DEVICE void load_a(uint32_t to, uint32_t barrier, int chunk) const {
     const SequenceGradientsParams<typename Product::Element>& p = arguments_.step;
     const int row = static_cast<int>(p.last_t * p.rows) + first_row_;
     copy_box_2d(to, &arguments_.d_gates, k_of(chunk), row, barrier);
   }
-  __device__ __forceinline__ void load_b(uint32_t to, uint32_t barrier, int chunk) const {
+  LLTM_DEVICE void load_b(uint32_t to, uint32_t barrier, int chunk) const {
     copy_box_2d(to, &arguments_.weights, k_of(chunk), first_column_, barrier);
   }
 
   /// Copies all chunks to the slots of a ring. Called by all threads that may load: one copies A,
   /// once the previous kernel is complete, and one B.
   template <typename Slots>
-  __device__ __forceinline__ void load_all(Slots slots) const {
+  LLTM_DEVICE void load_all(Slots slots) const {
     const bool of_a = threadIdx.x == Product::kFinishers;
     if (!of_a && threadIdx.x != Product::kFinishers + 32) {
       return;
@@ -95,9 +95,7 @@ class SequenceGradientLoader {
   }
 
  private:
-  __device__ __forceinline__ int k_of(int chunk) const {
-    return (rank_ + chunk * ranks_) * Product::kChunkK;
-  }
+  LLTM_DEVICE int k_of(int chunk) const { return (rank_ + chunk * ranks_) * Product::kChunkK; }
 
   const Arguments& arguments_;
   const int ranks_, rank_, first_row_, first_column_, chunks_;
