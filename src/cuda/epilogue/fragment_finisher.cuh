@@ -70,12 +70,15 @@ class FragmentFinisher {
                kItemsAUnit),
         item_(threadIdx.x) {}
 
-  /// What `barrier` has to count in addition to the arrival that expects the bytes: the threads of
-  /// this block that hold sums which the block finishes. (A warp's first thread could arrive for
-  /// all after __syncwarp(), but racecheck would not recognize that.)
-  LLTM_DEVICE int own_arrivals() const { return own_units() * 8; }
-  /// The bytes that other ranks send.
-  LLTM_DEVICE int expected_bytes() const { return own_units() * (ranks_ - 1) * kUnitBytes; }
+  /// Initializes the barrier of the sums. One thread calls it, before a barrier of the cluster.
+  LLTM_DEVICE void prepare_barrier(uint32_t barrier) const {
+    // Besides the arrival that expects what other ranks send, the threads of this block arrive that
+    // hold sums which the block finishes. (A warp's first thread could arrive for all after
+    // __syncwarp(), but racecheck would not recognize that.)
+    init_barrier(barrier, 1 + own_units() * 8);
+    fence_barriers();
+    arrive_expecting(barrier, own_units() * (ranks_ - 1) * kUnitBytes);
+  }
 
   /// Prefetches what the policy fetches.
   LLTM_DEVICE void prefetch() const {
@@ -114,9 +117,47 @@ class FragmentFinisher {
     }
   }
 
-  /// Sends every unit to the rank that finishes it. That rank's `barrier` completes when all of its
-  /// units have arrived from all ranks. Called by the warps that hold sums. block_of(rank) is a
-  /// rank's block in the cluster.
+  /// Adds the sums of all ranks and finishes this rank's elements. Called after fetch(), by the
+  /// warps that hold sums, which are kMultipliers threads, and by those that only finish.
+  /// block_of(rank) is a rank's block in the cluster.
+  template <int kMultipliers, typename BlockOf>
+  LLTM_DEVICE void finish(const float (&sum)[kSums],
+                          unsigned char* parts,
+                          uint32_t barrier,
+                          const BlockOf& block_of) {
+    if (threadIdx.x < kMultipliers) {
+      if (ranks_ == 1) {
+        // All warpgroups are done with the stages, which the sums replace.
+        sync_threads_of<kMultipliers>(2);
+      }
+      exchange(sum, parts, barrier, block_of);
+    }
+    fetch_further();
+    wait_phase(barrier, 0);
+    finish_items(parts);
+  }
+
+ private:
+  static constexpr int kUnits = 4 * kWarps, kUnitBytes = kSumsAnElement * kColumns / 8 * 128;
+  static constexpr int kGroups = kColumns / 8;       // of columns
+  static constexpr int kRows = Epilogue::kItemRows;  // of an item
+  static_assert(kRows * Epilogue::kItemColumns == 4);
+  static constexpr unsigned kItemsARow = kColumns / 4, kItemsAUnit = kColumns;
+  // Per thread. States are fetched ahead only if all items of a thread have the same columns. In
+  // tiles of 64x24, where a thread usually has one item, they do not: with the number of threads
+  // that this requires, such tiles take 0.1 us longer.
+  static constexpr int kMostItems = (kUnits * kItemsAUnit + kThreads - 1) / kThreads;
+  static constexpr bool kSameColumns = kThreads % kItemsAUnit == 0;
+  static constexpr bool kHasStates = !std::is_empty_v<typename Epilogue::State>;
+  static constexpr bool kFetchesAhead = kSameColumns && kHasStates;
+  static constexpr bool kPrepares =
+      requires(const Epilogue& of, typename Epilogue::Fetched& fetched) { of.prepare(fetched); };
+  // The items of a thread that are being fetched while it finishes one. In a step of a
+  // sequence, each comes from L2.
+  static constexpr int kDepth = kHasStates ? 1 : std::min(kMostItems, kPrepares ? 2 : 3);
+
+  // Sends every unit to the rank that finishes it. That rank's `barrier` completes when all of its
+  // units have arrived from all ranks.
   template <typename BlockOf>
   LLTM_DEVICE void exchange(const float (&sum)[kSums],
                             unsigned char* parts,
@@ -143,7 +184,7 @@ class FragmentFinisher {
     }
   }
 
-  /// Starts fetching what the next few items need, once the sums need no registers.
+  // Starts fetching what the next few items need, once the sums need no registers.
   LLTM_DEVICE void fetch_further() {
 #pragma unroll
     for (int i = 1; i < kDepth; ++i) {
@@ -152,8 +193,7 @@ class FragmentFinisher {
     }
   }
 
-  /// Called after fetch() and fetch_further().
-  LLTM_DEVICE void finish(const unsigned char* parts) {
+  LLTM_DEVICE void finish_items(const unsigned char* parts) {
 #pragma unroll 1
     while (item_ < items_) {
       const unsigned char* part = parts + item_ / kItemsAUnit * ranks_ * kUnitBytes;
@@ -207,25 +247,6 @@ class FragmentFinisher {
       }
     }
   }
-
- private:
-  static constexpr int kUnits = 4 * kWarps, kUnitBytes = kSumsAnElement * kColumns / 8 * 128;
-  static constexpr int kGroups = kColumns / 8;       // of columns
-  static constexpr int kRows = Epilogue::kItemRows;  // of an item
-  static_assert(kRows * Epilogue::kItemColumns == 4);
-  static constexpr unsigned kItemsARow = kColumns / 4, kItemsAUnit = kColumns;
-  // Per thread. States are fetched ahead only if all items of a thread have the same columns. In
-  // tiles of 64x24, where a thread usually has one item, they do not: with the number of threads
-  // that this requires, such tiles take 0.1 us longer.
-  static constexpr int kMostItems = (kUnits * kItemsAUnit + kThreads - 1) / kThreads;
-  static constexpr bool kSameColumns = kThreads % kItemsAUnit == 0;
-  static constexpr bool kHasStates = !std::is_empty_v<typename Epilogue::State>;
-  static constexpr bool kFetchesAhead = kSameColumns && kHasStates;
-  static constexpr bool kPrepares =
-      requires(const Epilogue& of, typename Epilogue::Fetched& fetched) { of.prepare(fetched); };
-  // The items of a thread that are being fetched while it finishes one. In a step of a
-  // sequence, each comes from L2.
-  static constexpr int kDepth = kHasStates ? 1 : std::min(kMostItems, kPrepares ? 2 : 3);
 
   LLTM_DEVICE void fetch_item(typename Epilogue::Fetched& fetched, unsigned item) {
     fetched.rows = 0;

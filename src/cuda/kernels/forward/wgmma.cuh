@@ -239,9 +239,7 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
                                    block.ranks);
   Product::prepare(shared);
   if (threadIdx.x == 0) {
-    init_barrier(sums_barrier, 1 + finisher.own_arrivals());
-    fence_barriers();
-    arrive_expecting(sums_barrier, finisher.expected_bytes());
+    finisher.prepare_barrier(sums_barrier);
     prefetch_map(&arguments.maps.weights_h);
     prefetch_map(&arguments.maps.old_h);
     if (p.input_features > 0) {
@@ -275,17 +273,8 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
   };
   unsigned char* const parts = shared + (block.ranks == 1 ? 0 : Tile::kPartsOffset);
   const auto finish = [&] {
-    if (threadIdx.x < Product::kMultipliers) {
-      if (block.ranks == 1) {
-        // All warpgroups are done with the stages, which the sums replace.
-        sync_threads_of<Product::kMultipliers>(2);
-      }
-      finisher.exchange(
-          product.sum, parts, sums_barrier, [&](int to) { return block.number_of(to); });
-    }
-    finisher.fetch_further();
-    wait_phase(sums_barrier, 0);
-    finisher.finish(parts);
+    finisher.template finish<Product::kMultipliers>(
+        product.sum, parts, sums_barrier, [&](int to) { return block.number_of(to); });
   };
   product.run(shared, block.k_range(loads_early(arguments.problem)), loader, fetch, finish);
 #else

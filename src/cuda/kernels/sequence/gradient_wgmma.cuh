@@ -131,9 +131,7 @@ __global__ void __launch_bounds__(Product::kThreads, kMeetsNextStep<Product> ? 2
       Epilogue(arguments.step), loader.first_row(), loader.first_column(), rank, ranks);
   Product::prepare(shared);
   if (threadIdx.x == 0) {
-    init_barrier(sums_barrier, 1 + finisher.own_arrivals());
-    fence_barriers();
-    arrive_expecting(sums_barrier, finisher.expected_bytes());
+    finisher.prepare_barrier(sums_barrier);
     prefetch_map(&arguments.d_gates);
     prefetch_map(&arguments.weights);
   }
@@ -152,17 +150,8 @@ __global__ void __launch_bounds__(Product::kThreads, kMeetsNextStep<Product> ? 2
   unsigned char* const parts = shared + (ranks == 1 ? 0 : Memory::kPartsOffset);
   Product product;
   const auto finish = [&] {
-    if (threadIdx.x < Product::kMultipliers) {
-      if (ranks == 1) {
-        // All warpgroups are done with the stages, which the sums replace.
-        sync_threads_of<Product::kMultipliers>(2);
-      }
-      finisher.exchange(
-          product.sum, parts, sums_barrier, [&](int to) { return cluster_rank() + to - rank; });
-    }
-    finisher.fetch_further();
-    wait_phase(sums_barrier, 0);
-    finisher.finish(parts);
+    finisher.template finish<Product::kMultipliers>(
+        product.sum, parts, sums_barrier, [&](int to) { return cluster_rank() + to - rank; });
   };
   const auto fetch = [&] {
     if constexpr (kFloat32) {
