@@ -83,8 +83,8 @@ def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str
     load_state_dict() then raises, also with strict=False, which would otherwise leave the module untrained silently."""
     if key := _foreign_key(module, state_dict, prefix, _KEY_OF_LSTM):
         errors.append(
-            f"{key} is a parameter of nn.LSTM or nn.LSTMCell, whose cell has four gates: {_kind_of(module)} "
-            "cannot compute it, but lltm.LSTM and lltm.LSTMCell do"
+            f"{key} is a parameter of nn.LSTM or another layer of torch.nn, whose cell {_kind_of(module)} cannot "
+            "compute; lltm.LSTM and lltm.LSTMCell load those of nn.LSTM and nn.LSTMCell"
         )
 
 

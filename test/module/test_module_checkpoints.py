@@ -30,8 +30,9 @@ CONSTRAINTS = {
 each_constraint = pytest.mark.parametrize("constrain", CONSTRAINTS.values(), ids=CONSTRAINTS)
 
 LSTMS = [nn.LSTM, lltm.LSTM, nn.LSTMCell, lltm.LSTMCell]
+OTHERS = [nn.GRU, nn.GRUCell, nn.RNN]
 LLTMS = [lltm.LLTM, lltm.LLTMCell]
-OF_LSTM = r"rnn\..*weight_[ih]h.* is a parameter of nn\.LSTM or nn\.LSTMCell, whose cell has four gates: {} cannot"
+OF_LSTM = r"rnn\..*weight_[ih]h.* is a parameter of nn\.LSTM or another layer of torch\.nn, whose cell {} cannot"
 OF_LLTM = r"rnn\..*weights.* is a parameter of LLTM or LLTMCell, whose cell has three gates: {} cannot compute it"
 
 
@@ -51,7 +52,7 @@ def load(module: nn.Module, source: nn.Module, strict: bool) -> None:
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize(
     ("cls", "other", "message"),
-    [(cls, other, OF_LSTM) for cls in LLTMS for other in LSTMS]
+    [(cls, other, OF_LSTM) for cls in LLTMS for other in LSTMS + OTHERS]
     + [(cls, other, OF_LLTM) for cls in (lltm.LSTM, lltm.LSTMCell) for other in LLTMS],
 )
 def test_of_the_other_kind(cls, other, message, constrain, strict):
