@@ -7,11 +7,12 @@
 #include "../dispatch/optional_tensor.h"
 #include "input_product.h"
 #include "kernels/recurrence/recurrence.h"
+#include "plan/plan.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
 #include "sequence.h"
 
-#include <ATen/Dispatch.h>
+#include <ATen/core/Tensor.h>
 
 #include <algorithm>
 #include <cstdint>

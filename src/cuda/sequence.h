@@ -5,14 +5,13 @@
 #include "../operators/recurrent.h"
 #include "kernels/recurrence/recurrence.h"
 #include "kernels/sequence/kernels.h"
-#include "plan/plan.h"
-#include "runtime/device.h"
 #include "runtime/rows.h"
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mm.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace lltm::cuda {
 

@@ -2,7 +2,6 @@
 //
 // d_gates of all steps are computed by one kernel (recurrence.cpp) or step by step
 // (steps_backward.cpp), and then what is a sum over all steps (gradient_products.cpp).
-#include "../dispatch/optional_tensor.h"
 #include "../operators/operators.h"
 #include "../operators/recurrent_gradients.h"
 #include "gradient_products.h"

@@ -12,11 +12,6 @@
 
 namespace lltm::cuda {
 
-/// A pointer to a member of `Of`. Where it has no alias, nvcc adds parentheses that GCC warns
-/// about.
-template <typename Of, typename T>
-using MemberOf = const T Of::*;
-
 template <typename T>
 struct ByArithmetic {
   T float32, tf32, half;

@@ -334,7 +334,8 @@ constexpr ForwardCandidate wgmma(std::string_view name,
 constexpr ForwardCandidate tiles(std::string_view name,
                                  TileShape tile,
                                  int most_ranks,
-                                 ForwardTimes times) {
+                                 ForwardTimes times,
+                                 double blocks_a_multiprocessor = 1) {
   return {.name = name,
           .group = Group::kTiles,
           .tile = tile,
@@ -342,12 +343,11 @@ constexpr ForwardCandidate tiles(std::string_view name,
           .supports = tiles_support,
           .estimate = tiles_time,
           .most_ranks = most_ranks,
-          .blocks_a_multiprocessor = tile == TileShape{16, 8} ? 2.2 : 1};
+          .blocks_a_multiprocessor = blocks_a_multiprocessor};
 }
 
 // Names, {rows, columns, row tiles}, the most ranks, and times: microseconds, measured as those in
-// costs.h. The LSTM has steps only, whose times are the
-// LLTM's of tiles with about as many sums.
+// costs.h. The LSTM has steps only, whose times are the LLTM's of tiles with about as many sums.
 // clang-format off
 constexpr ForwardCandidate kCandidates[] = {
     {"forward_few_rows", Group::kFewRows, {kMostFewRows, 1}, {}, few_rows_supports, without_ranks<few_rows_time>},
@@ -379,7 +379,7 @@ constexpr ForwardCandidate kCandidates[] = {
     wgmma<CellType::kLstm>("lstm_step_wgmma_float32_64x24", {64, 24}, 8, {.step = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64, .alone = 0.254}}, /*float32=*/true),
     wgmma<CellType::kLstm>("lstm_step_wgmma_float32_128x24", {128, 24}, 8, {.step = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}}, /*float32=*/true),
     tiles("forward_tiles_16x8", {16, 8}, 8,
-        {.cell = {.chunk = 0.37, .block = 1.69}}),
+        {.cell = {.chunk = 0.37, .block = 1.69}}, /*blocks_a_multiprocessor=*/2.2),
     tiles("forward_tiles_64x8", {64, 8}, 8,
         {.cell = {.chunk = 0.455, .block = 1.78}}),
     tiles("forward_tiles_64x32", {64, 32}, 8,

@@ -23,7 +23,7 @@ GradientSchedule schedule_of(const BackwardShape& s, const GradientPlan& plan, b
 
 struct TileSizes {
   int state_columns, weight_columns;
-  MemberOf<GradientCosts, GradientCosts::Tiles> costs;
+  const GradientCosts::Tiles GradientCosts::* costs;
 };
 constexpr TileSizes kTiles[] = {
     {64, 64, &GradientCosts::columns_64_64},
