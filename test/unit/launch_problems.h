@@ -87,9 +87,10 @@ inline BackwardShape shape_of(Arithmetic arithmetic, const BackwardProblem& p, b
 }
 
 /// The hopper candidates that support this shape.
-inline std::vector<BackwardCandidate> hopper_candidates(const BackwardShape& shape) {
-  std::vector<BackwardCandidate> hopper;
-  for (const BackwardCandidate& candidate : candidates<BackwardShape>()) {
+template <typename Shape>
+std::vector<Candidate<Shape>> hopper_candidates(const Shape& shape) {
+  std::vector<Candidate<Shape>> hopper;
+  for (const Candidate<Shape>& candidate : candidates<Shape>()) {
     if (candidate.group == Group::kHopper && supports(candidate, shape, test::kH200)) {
       hopper.push_back(candidate);
     }
@@ -129,17 +130,6 @@ inline ForwardShape shape_of(Arithmetic arithmetic,
           .state_size = step.state_size,
           .is_step = true,
           .cell = cell};
-}
-
-/// The hopper candidates that support this shape.
-inline std::vector<ForwardCandidate> hopper_candidates(const ForwardShape& shape) {
-  std::vector<ForwardCandidate> hopper;
-  for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
-    if (candidate.group == Group::kHopper && supports(candidate, shape, test::kH200)) {
-      hopper.push_back(candidate);
-    }
-  }
-  return hopper;
 }
 
 }  // namespace lltm::cuda
