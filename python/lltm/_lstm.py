@@ -5,6 +5,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import rnn as torch_rnn  # whose classes stay while a program patches torch.nn.LSTM
 from torch.nn.utils.rnn import PackedSequence
 
 from . import _checks, _initialization, _leaf, _recurrent
@@ -124,7 +125,7 @@ class LSTM(_recurrent.Recurrent):
         Raises:
             RuntimeError: weights are computed from other parameters, by a hook or by a parametrization.
         """
-        module = nn.LSTM(
+        module = torch_rnn.LSTM(
             self.input_size,
             self.hidden_size,
             self.num_layers,
@@ -278,7 +279,7 @@ class LSTMCell(nn.LSTMCell):
 
     def to_torch(self) -> nn.LSTMCell:
         """A new nn.LSTMCell with the same Parameters and training mode, as :meth:`LSTM.to_torch` makes an nn.LSTM."""
-        module = nn.LSTMCell(self.input_size, self.hidden_size, self.bias, device="meta")
+        module = torch_rnn.LSTMCell(self.input_size, self.hidden_size, self.bias, device="meta")
         _share_parameters(self, module)
         return module
 
@@ -340,12 +341,12 @@ def convert_lstm(model: Module) -> Module:
     """
     left = []
     for path, module in model.named_modules():
-        if type(module) is nn.LSTM and module.proj_size == 0 and "forward" not in module.__dict__:
+        if type(module) is torch_rnn.LSTM and module.proj_size == 0 and "forward" not in module.__dict__:
             for name in ("_flat_weights", "_flat_weights_names", "_flat_weight_refs", "_all_weights", "mode"):
                 module.__dict__.pop(name, None)
             module.__class__ = LSTM  # type: ignore[assignment]
             module._prepare()  # type: ignore[operator]
-        elif type(module) is nn.LSTMCell and "forward" not in module.__dict__:
+        elif type(module) is torch_rnn.LSTMCell and "forward" not in module.__dict__:
             module.__class__ = LSTMCell
             _leaf.pose_as_torch_nn(module)
         elif _is_other_lstm(module):
@@ -362,7 +363,7 @@ def _is_other_lstm(module: nn.Module) -> bool:
     if isinstance(module, torch.jit.ScriptModule):
         ours = module._c._type().qualified_name().startswith("__torch__.lltm.")
         return module.original_name in ("LSTM", "LSTMCell") and not ours
-    return isinstance(module, nn.LSTM | nn.LSTMCell) and not isinstance(module, LSTMCell)
+    return isinstance(module, torch_rnn.LSTM | torch_rnn.LSTMCell) and not isinstance(module, LSTMCell)
 
 
 def _share_parameters(source: nn.Module, target: nn.Module) -> None:

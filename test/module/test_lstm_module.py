@@ -283,6 +283,18 @@ def test_to_torch(options):
     assert type(cell.to_torch()) is nn.LSTMCell and cell.to_torch().weight_ih is cell.weight_ih
 
 
+def test_conversions_while_torch_is_patched(monkeypatch):
+    """docs/lstm.md advises programs whose source stays as it is to patch torch.nn.LSTM."""
+    plain, cell = nn.LSTM, nn.LSTMCell
+    model = nn.ModuleDict({"rnn": plain(3, 4), "cell": cell(3, 4), "subclass": Subclass(3, 4)})
+    monkeypatch.setattr(nn, "LSTM", lltm.LSTM)
+    monkeypatch.setattr(nn, "LSTMCell", lltm.LSTMCell)
+    assert type(nn.LSTM(3, 4).to_torch()) is plain and type(nn.LSTMCell(3, 4).to_torch()) is cell
+    with pytest.warns(UserWarning, match="left as they are.*: subclass$"):
+        lltm.convert_lstm(model)
+    assert type(model["rnn"]) is lltm.LSTM and type(model["cell"]) is lltm.LSTMCell
+
+
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 @pytest.mark.parametrize("cls", [lltm.LSTM, lltm.LSTMCell])
 @pytest.mark.parametrize(
