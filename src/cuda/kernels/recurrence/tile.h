@@ -74,14 +74,12 @@ inline constexpr auto kFmaTiles<3> = std::to_array<RecurrenceTile>({
 template <>
 inline constexpr auto kFmaTiles<4> = std::to_array<RecurrenceTile>({
     {.state_size = 32, .rows = 1},
-    {.state_size = 32, .rows = 2},
     {.state_size = 32, .rows = 4},
     {.state_size = 64, .rows = 1},
     {.state_size = 64, .rows = 2},
     {.state_size = 64, .rows = 4},
     {.state_size = 96, .rows = 1},
     {.state_size = 96, .rows = 2},
-    {.state_size = 96, .rows = 4},
     {.state_size = 128, .rows = 1, .cluster = 2},
     {.state_size = 128, .rows = 2, .cluster = 2},
     {.state_size = 128, .rows = 4, .cluster = 2},
