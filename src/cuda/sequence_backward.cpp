@@ -10,7 +10,7 @@
 #include "plan/sequence_gradients.h"
 #include "recurrence.h"
 #include "runtime/device.h"
-#include "steps_backward.h"
+#include "steps.h"
 
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>

@@ -1,6 +1,6 @@
-// The steps of a sequence one by one, by one of the forward's kernels (plan.h) with the epilogue of
-// a step.
+// The steps of a sequence, and those of its backward, one by one.
 //
+// The forward's are run by one of the cell's kernels (plan/plan.h) with the epilogue of a step.
 // A kernel computes both halves of a step's product, [h | x], and reads h where the previous step
 // left it: in output or, where rows are reset, have lengths of their own or do not start at
 // multiples of 16 bytes, in two buffers that alternate. The cell state is carried in float: in
@@ -14,8 +14,11 @@
 #include "../operators/outputs.h"
 #include "../operators/recurrent.h"
 #include "plan/plan.h"
+#include "plan/sequence_gradients.h"
 #include "runtime/device.h"
 #include "step_problem.h"
+
+#include <ATen/core/Tensor.h>
 
 #include <cstdint>
 
@@ -84,5 +87,14 @@ void run_steps(const StepsPlan& plan,
                const RecurrentArguments& arguments,
                const Device& device,
                bool reverse);
+
+/// Computes d_gates of all steps, a (steps * batch, gates) matrix whose rows TMA can describe, and
+/// those of d_h0 and d_c0 that are wanted, by the kernel of a choice.
+void run_steps_backward(const SequenceGradientChoice& choice,
+                        const at::Tensor& d_gates,
+                        const RecurrentGradients& gradients,
+                        const RecurrentBackwardArguments& arguments,
+                        const Device& device,
+                        bool reverse);
 
 }  // namespace lltm::cuda

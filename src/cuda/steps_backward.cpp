@@ -1,5 +1,3 @@
-#include "steps_backward.h"
-
 #include "../cell/accumulate.h"
 #include "../cell/with_cell.h"
 #include "../dispatch/optional_tensor.h"
@@ -9,6 +7,7 @@
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
 #include "sequence.h"
+#include "steps.h"
 
 #include <ATen/Dispatch.h>
 #include <ATen/core/Tensor.h>
