@@ -156,13 +156,13 @@ inline const std::vector<CallCase> kCallCases = {{"forward", run_forward},
                                                  {"sequence_backward", run_sequence_backward},
                                                  {"sequence_autograd", run_sequence_autograd}};
 
-/// Waits up to a second for this many live allocations: autograd's threads may release the tensors
-/// of a failed call slightly after it has raised.
+/// Waits up to a minute for at most this many live allocations: autograd's threads may release the
+/// tensors of a failed call after it has raised, and on a busy machine those of earlier calls, too.
 inline bool soon_alive(const Refusals& refusals, int64_t count) {
-  for (int i = 0; i < 1000 && refusals.alive() != count; ++i) {
+  for (int i = 0; i < 60'000 && refusals.alive() > count; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return refusals.alive() == count;
+  return refusals.alive() <= count;
 }
 
 /// The number of live allocations once it no longer changes: autograd's threads may also release

@@ -57,10 +57,12 @@ TEST_P(FailedAllocations, LeaveNothingBehind) {
   const auto& [call, dtype, sizes] = GetParam();
   RefusingAllocator& allocator = RefusingAllocator::installed();
   const Arguments arguments = random_arguments(sizes, dtype);
+  const int before = at::get_num_threads();
   for (const int threads : {1, 2}) {
     at::set_num_threads(threads);
     expect_failures_leave_nothing(call, arguments, allocator.refusals);
   }
+  at::set_num_threads(before);
 }
 
 std::string failed_allocations_name(
