@@ -111,7 +111,7 @@ coverage:
 	  build-coverage/lltm_ops_test --gtest_brief=1 --gtest_filter=-*CUDA*; \
 	  build-coverage/lltm_model_test --gtest_brief=1; \
 	  LLTM_LIBRARY=$(CURDIR)/build-coverage/liblltm_ops.so python3 -m pytest -m "not release" -k "not cuda" \
-	    --cov=python/lltm --cov-report=term-missing $(PYTEST_ARGS); \
+	    --cov --cov-report=term-missing $(PYTEST_ARGS); \
 	  gcovr --filter src/ --filter include/ --merge-lines --gcov-ignore-errors=all build-coverage'
 
 fuzz: build
