@@ -127,9 +127,9 @@ LLTM_DEVICE void add_parts(const Sum& of, int lanes, int block, float* sums) {
 ///   d_weights: left is d_gates, right [old_h | input], and K are the rows of all steps.
 ///   d_input: left is d_gates transposed, right the weights of input, and K are columns of d_gates.
 template <typename Element>
-class GradientTile {
+class PartialGradient {
  public:
-  LLTM_DEVICE GradientTile(const GradientBlocks<Element>& blocks, int block)
+  LLTM_DEVICE PartialGradient(const GradientBlocks<Element>& blocks, int block)
       : p_(blocks.problem), of_weights_(block >= blocks.input_blocks) {
     const int64_t all_rows = p_.old_h.steps * p_.old_h.rows;
     int tile = block, across = blocks.input_tiles_across;
@@ -265,7 +265,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         blocks.problem.d_bias, blocks.bias_lanes, static_cast<int>(blockIdx.x), &shared.left(0, 0));
     return;
   }
-  const GradientTile<Element> tile(blocks, block);
+  const PartialGradient<Element> tile(blocks, block);
   uint32_t left[kLoads], right[kLoads];
   // The recurrence writes d_gates, but nothing that the right operands consist of.
   tile.find_rows(tile.begin(), shared);
