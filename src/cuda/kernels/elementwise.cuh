@@ -32,8 +32,7 @@ template <auto kKernel, typename Params>
 cudaError_t launch_on_elements(const Params& params, int64_t elements, cudaStream_t stream) {
   constexpr int64_t kMaxBlocks = 1 << 16;
   const int64_t blocks = std::min(ceil_div(elements, kElementThreads), kMaxBlocks);
-  return launch_in_clusters<kKernel, kElementThreads>(
-      params, dim3(static_cast<unsigned>(blocks)), 1, stream);
+  return launch_in_clusters<kKernel, kElementThreads>(params, grid_of(blocks), 1, stream);
 }
 
 }  // namespace lltm::cuda

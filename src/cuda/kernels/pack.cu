@@ -88,8 +88,7 @@ cudaError_t launch_pack(const PackParams& params, cudaStream_t stream) {
   for (int i = 0; i < params.count; ++i) {
     pieces += pieces_of(params.parts[i], params.element_size);
   }
-  const int64_t blocks = std::clamp<int64_t>(ceil_div(pieces, kWarps), 1, kMaxBlocks);
-  const dim3 grid(static_cast<unsigned>(blocks));
+  const dim3 grid = grid_of(std::clamp<int64_t>(ceil_div(pieces, kWarps), 1, kMaxBlocks));
   return params.element_size == 2
              ? launch_in_clusters<&pack_kernel<2>, kThreads>(params, grid, 1, stream)
              : launch_in_clusters<&pack_kernel<4>, kThreads>(params, grid, 1, stream);

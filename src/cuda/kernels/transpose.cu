@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(kThreads)
 cudaError_t launch_transpose(const TransposeParams& params, cudaStream_t stream) {
   constexpr int64_t kMaxBlocks = 132 * 8;
   const int64_t tiles = ceil_div(params.rows, kTile) * ceil_div(params.columns, kTile);
-  const dim3 grid(static_cast<unsigned>(std::clamp<int64_t>(tiles, 1, kMaxBlocks)));
+  const dim3 grid = grid_of(std::clamp<int64_t>(tiles, 1, kMaxBlocks));
   return params.element_size == 2
              ? launch_in_clusters<&transpose_kernel<uint16_t>, kThreads>(params, grid, 1, stream)
              : launch_in_clusters<&transpose_kernel<uint32_t>, kThreads>(params, grid, 1, stream);

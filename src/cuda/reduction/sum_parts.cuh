@@ -56,7 +56,7 @@ cudaError_t launch_sum_parts(
     const acc_t* parts, int64_t count, int64_t size, Element* result, cudaStream_t stream) {
   return launch_in_clusters<&sum_parts_kernel<acc_t, Element>, kSumThreads>(
       SumPartsArguments<acc_t, Element>{parts, count, size, result},
-      dim3(static_cast<unsigned>(ceil_div(size, kSumThreads))),
+      grid_of(ceil_div(size, kSumThreads)),
       1,
       stream);
 }

@@ -11,6 +11,11 @@
 
 namespace lltm::cuda {
 
+/// A grid of so many blocks, which are fewer than 2^31 in x and 2^16 in y.
+inline dim3 grid_of(int64_t x, int64_t y = 1) {
+  return dim3(static_cast<unsigned>(x), static_cast<unsigned>(y));
+}
+
 /// A kernel's handle in one context.
 struct Kernel {
   CUfunction function;

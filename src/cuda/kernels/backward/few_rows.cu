@@ -347,9 +347,9 @@ cudaError_t launch_backward_few_rows_of(const GateGradientsParams<scalar_t>& cel
                             all || products.d_input != nullptr ? products.input_features : 0,
                             Strip::kColumns)};
   // The first strip computes d_bias and d_old_cell, even if no product is wanted.
-  const auto count = static_cast<unsigned>(std::max(arguments.strips.pieces(), 1));
+  const int count = std::max(arguments.strips.pieces(), 1);
   return launch_in_clusters<&backward_few_rows_kernel<Strip>, Strip::kThreads, Strip::kSharedBytes>(
-      arguments, dim3(count * static_cast<unsigned>(ranks)), ranks, stream);
+      arguments, grid_of(count * ranks), ranks, stream);
 }
 
 template <typename scalar_t>

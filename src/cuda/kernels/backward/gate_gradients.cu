@@ -299,6 +299,26 @@ int neighbors(const GateGradientsParams<scalar_t>& p) {
   return sizeof(scalar_t) < 8 && takes_vectors(p, 2) ? 2 : 1;
 }
 
+template <typename scalar_t, int kVector, int kRows>
+cudaError_t launch_instance(const GateGradientsParams<scalar_t>& params,
+                            const SharesOfRows& shares,
+                            int64_t column_blocks,
+                            cudaStream_t stream) {
+  int64_t transposing = 0;
+  if (params.inputs.transposed != nullptr) {
+    transposing =
+        std::min(ceil_div(transposed_boxes(params.inputs), column_blocks), kMaxTransposingRows);
+  }
+  const int64_t row_blocks = shares.blocks() + ceil_div(transposing, shares.ranks) * shares.ranks;
+  const auto ranks = static_cast<unsigned>(shares.ranks);
+  return launch_in_clusters<&gate_gradients_kernel<scalar_t, kVector, kRows>, kThreads>(
+      GateGradientsArguments<scalar_t>{
+          params, shares.rows_a_block, ranks, static_cast<unsigned>(shares.blocks())},
+      grid_of(column_blocks, row_blocks),
+      dim3(1, ranks),
+      stream);
+}
+
 }  // namespace
 
 template <typename scalar_t>
@@ -312,32 +332,16 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
   const int vector = neighbors(params);
   const int64_t column_blocks = ceil_div(params.state_size, vector * kAcross);
   const SharesOfRows shares = shares_of_rows(params, column_blocks);
-  const auto launch = [&]<int kVector, int kRows>() {
-    int64_t transposing = 0;
-    if (params.inputs.transposed != nullptr) {
-      transposing =
-          std::min(ceil_div(transposed_boxes(params.inputs), column_blocks), kMaxTransposingRows);
-    }
-    const dim3 grid(static_cast<unsigned>(column_blocks),
-                    static_cast<unsigned>(shares.blocks() +
-                                          ceil_div(transposing, shares.ranks) * shares.ranks));
-    const auto ranks = static_cast<unsigned>(shares.ranks);
-    return launch_in_clusters<&gate_gradients_kernel<scalar_t, kVector, kRows>, kThreads>(
-        GateGradientsArguments<scalar_t>{
-            params, shares.rows_a_block, ranks, static_cast<unsigned>(shares.blocks())},
-        grid,
-        dim3(1, ranks),
-        stream);
+  const auto launch = [&](auto columns) {
+    return shares.rows_a_block <= kLanes
+               ? launch_instance<scalar_t, columns, 1>(params, shares, column_blocks, stream)
+               : launch_instance<scalar_t, columns, 2>(params, shares, column_blocks, stream);
   };
-  cudaError_t error = cudaSuccess;
-  const bool one_row = shares.rows_a_block <= kLanes;
-  if constexpr (sizeof(scalar_t) < 8) {
-    if (vector == 2) {
-      error = one_row ? launch.template operator()<2, 1>() : launch.template operator()<2, 2>();
-    }
-  }
+  cudaError_t error = cudaErrorInvalidValue;
   if (vector == 1) {
-    error = one_row ? launch.template operator()<1, 1>() : launch.template operator()<1, 2>();
+    error = launch(std::integral_constant<int, 1>());
+  } else if constexpr (sizeof(scalar_t) < 8) {
+    error = launch(std::integral_constant<int, 2>());
   }
   if (error != cudaSuccess || params.d_bias == nullptr || shares.parts == 1 || !params.sums_bias) {
     return error;

@@ -191,11 +191,10 @@ cudaError_t launch_tile(const BackwardProblem& p,
                         float* workspace,
                         cudaStream_t stream) {
   const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
-  const auto ranks = static_cast<unsigned>(plan.ranks);
   Float32GradientArguments arguments{};
   arguments.schedule = schedule_gradients(Arithmetic::kFloat32, p, plan);
   const int parts = arguments.schedule.weights.parts;
-  const unsigned blocks = static_cast<unsigned>(arguments.schedule.shares.clusters) * ranks;
+  const int blocks = arguments.schedule.shares.clusters * plan.ranks;
   if (blocks == 0) {
     return cudaSuccess;
   }
@@ -214,7 +213,7 @@ cudaError_t launch_tile(const BackwardProblem& p,
                                                Product::kThreads,
                                                Product::kSharedBytes,
                                                ClusterSums<Product>::kSharedBytes>(
-      arguments, dim3(blocks), ranks, stream);
+      arguments, grid_of(blocks), plan.ranks, stream);
   if (error != cudaSuccess || arguments.schedule.weights.units == 0 || parts == 1) {
     return error;
   }

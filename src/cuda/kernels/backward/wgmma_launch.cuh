@@ -99,10 +99,7 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   const int ranks = schedule.weights.ranks;
   const cudaError_t error =
       launch_in_clusters<&backward_wgmma_kernel<Tile>, Tile::kThreads, Tile::kSharedBytes>(
-          arguments,
-          dim3(static_cast<unsigned>(ranks * schedule.shares.clusters)),
-          static_cast<unsigned>(ranks),
-          stream);
+          arguments, grid_of(ranks * schedule.shares.clusters), ranks, stream);
   const int blocks = (schedule.state.tiles_in_parts() * Tile::kStateColumns +
                       schedule.weights.tiles_in_parts() * Tile::kWeightColumns) /
                      kSumColumns;
@@ -110,7 +107,7 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
     return error;
   }
   return launch_in_clusters<&backward_wgmma_sums_kernel<Tile>, kGradientThreads>(
-      arguments, dim3(static_cast<unsigned>(blocks)), 1, stream);
+      arguments, grid_of(blocks), 1, stream);
 }
 
 /// The columns of the tiles of both products.

@@ -225,8 +225,7 @@ cudaError_t launch_forward_few_rows_of(const Problem& problem,
   const int pieces = h_pieces + static_cast<int>(params.input_features / kWidth);
   const ForwardFewRowsArguments<Problem> arguments{
       problem, columns, parts, h_pieces, pieces, (pieces + 32 * parts - 1) / (32 * parts) * 32};
-  const dim3 blocks(static_cast<unsigned>(ceil_div(params.state_size, columns)),
-                    static_cast<unsigned>(groups));
+  const dim3 blocks = grid_of(ceil_div(params.state_size, columns), groups);
   return launch_in_clusters<&forward_few_rows_kernel<Problem, kArithmetic, kRows, kWidth>,
                             32 * kFewRowsWarps>(arguments, blocks, 1, stream);
 }

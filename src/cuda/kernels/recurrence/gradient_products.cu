@@ -359,10 +359,7 @@ template <typename Sum>
 cudaError_t launch_sum(const Sum& sum, cudaStream_t stream) {
   const int lanes = lanes_of(sum.count);
   return launch_in_clusters<&add_parts_kernel<Sum>, kThreads>(
-      AddPartsParams<Sum>{sum, lanes},
-      dim3(static_cast<unsigned>(blocks_to_add(sum.size, lanes))),
-      1,
-      stream);
+      AddPartsParams<Sum>{sum, lanes}, grid_of(blocks_to_add(sum.size, lanes)), 1, stream);
 }
 
 }  // namespace
@@ -400,7 +397,7 @@ cudaError_t launch_gradient_products(const GradientProducts<Element>& problem,
     return cudaSuccess;
   }
   const cudaError_t error = launch_in_clusters<&gradient_products_kernel<Element>, kThreads>(
-      blocks, dim3(static_cast<unsigned>(count)), 1, stream);
+      blocks, grid_of(count), 1, stream);
   if (error != cudaSuccess || problem.weight_parts == nullptr) {
     return error;
   }

@@ -124,8 +124,8 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename Element>
 cudaError_t launch_input_product(const InputProductProblem<Element>& problem, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(ceil_div(problem.steps * problem.rows, kTile)),
-                  static_cast<unsigned>(ceil_div(problem.columns, kTile)));
+  const dim3 grid =
+      grid_of(ceil_div(problem.steps * problem.rows, kTile), ceil_div(problem.columns, kTile));
   return launch_in_clusters<&input_product_kernel<Element>, kThreads>(problem, grid, 1, stream);
 }
 

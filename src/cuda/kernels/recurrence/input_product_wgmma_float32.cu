@@ -154,10 +154,10 @@ cudaError_t launch_tile(const Float32InputProduct& p, int multiprocessors, cudaS
       !describe_rows(&arguments.weights, p.weights, p.columns, Product::kTileN)) {
     return cudaErrorInvalidValue;
   }
-  const auto blocks = static_cast<unsigned>(std::min<int64_t>(arguments.tiles, multiprocessors));
+  const int64_t blocks = std::min<int64_t>(arguments.tiles, multiprocessors);
   return launch_in_clusters<&input_product_wgmma_kernel<Product>,
                             Product::kThreads,
-                            Product::kPipelineBytes>(arguments, dim3(blocks), 1, stream);
+                            Product::kPipelineBytes>(arguments, grid_of(blocks), 1, stream);
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ cudaError_t launch_groups(const Problem& problem,
                           int least_bytes = 0) {
   const int64_t blocks = ceil_div(problem.rows, problem.group_rows) * tile.cluster;
   return launch_in_clusters<kKernel, kThreads, kBytes, kBytes, std::max(kBytes, kSpreadBytes)>(
-      problem, dim3(static_cast<unsigned>(blocks)), tile.cluster, stream, least_bytes);
+      problem, grid_of(blocks), tile.cluster, stream, least_bytes);
 }
 
 }  // namespace lltm::cuda

@@ -102,7 +102,7 @@ cudaError_t launch_sequence_gradient_tile(
                             Product::kThreads,
                             Product::kSharedBytes,
                             ClusterSums<Product>::kSharedBytes>(
-      arguments, dim3(static_cast<unsigned>(blocks)), ranks, stream);
+      arguments, grid_of(blocks), ranks, stream);
 }
 
 template <Arithmetic kArithmetic>
