@@ -30,9 +30,11 @@
 #include "../../ptx/shared.cuh"
 #include "../../runtime/dispatch.h"
 #include "copy_weights.cuh"
+#include "pairs.h"
 #include "recurrence.h"
 
 #include <cstdint>
+#include <limits>
 #include <type_traits>
 
 namespace lltm::cuda {
@@ -644,11 +646,15 @@ LLTM_DEVICE float sum_of(const OwnElements<Shape>& own,
   return sum;
 }
 
-/// Returns launch(tile, pairs), with both as constants (dispatch). Elements one by one are not
-/// compiled for blocks by themselves of more than 8 rows.
-template <int kGates, typename Launch>
-cudaError_t dispatch_mma(const RecurrenceTile& tile, bool pairs, const Launch& launch) {
-  return dispatch<kMmaTiles<kGates>>(tile, [&](auto instance) {
+/// Returns launch(tile, pairs), with both as constants (dispatch), if the tile takes the problem.
+/// Elements one by one are not compiled for blocks by themselves of more than 8 rows.
+template <typename Cell, typename Problem, typename Launch>
+cudaError_t dispatch_mma(const Problem& problem, const RecurrenceTile& tile, const Launch& launch) {
+  if (problem.state_size > tile.state_size || problem.steps > std::numeric_limits<int>::max()) {
+    return cudaErrorInvalidValue;
+  }
+  const bool pairs = is_in_pairs(problem);
+  return dispatch<kMmaTiles<Cell::kGates>>(tile, [&](auto instance) {
     constexpr RecurrenceTile kTile = instance;
     if (pairs) {
       return launch(instance, std::true_type());

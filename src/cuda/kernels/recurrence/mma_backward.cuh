@@ -9,11 +9,9 @@
 #include "launch_groups.cuh"
 #include "mma.cuh"
 #include "mma_cluster.cuh"
-#include "pairs.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 
 namespace lltm::cuda {
 
@@ -477,11 +475,7 @@ template <typename Cell, typename Element>
 cudaError_t launch_recurrence_mma(const RecurrenceBackward<Element>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
-  if (problem.state_size > tile.state_size || problem.steps > std::numeric_limits<int>::max()) {
-    return cudaErrorInvalidValue;
-  }
-  const bool pairs = is_in_pairs(problem);
-  return dispatch_mma<Cell::kGates>(tile, pairs, [&](auto instance, auto in_pairs) {
+  return dispatch_mma<Cell>(problem, tile, [&](auto instance, auto in_pairs) {
     constexpr RecurrenceTile kTile = instance;
     if constexpr (kTile.x_inside) {
       return cudaErrorInvalidValue;

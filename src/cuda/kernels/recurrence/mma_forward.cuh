@@ -10,11 +10,9 @@
 #include "mma.cuh"
 #include "mma_cluster.cuh"
 #include "mma_input.cuh"
-#include "pairs.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <type_traits>
 
 namespace lltm::cuda {
@@ -415,15 +413,11 @@ template <typename Cell, typename Element>
 cudaError_t launch_recurrence_mma(const RecurrenceForward<Element>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
-  if (problem.state_size > tile.state_size || problem.steps > std::numeric_limits<int>::max()) {
-    return cudaErrorInvalidValue;
-  }
-  const bool pairs = is_in_pairs(problem);
   if (tile.x_inside &&
       (problem.input_features < 1 || problem.input_features > kLargestRecurrentInput)) {
     return cudaErrorInvalidValue;
   }
-  return dispatch_mma<Cell::kGates>(tile, pairs, [&](auto instance, auto in_pairs) {
+  return dispatch_mma<Cell>(problem, tile, [&](auto instance, auto in_pairs) {
     using Shape = MmaShape<Cell, Element, instance, in_pairs>;
     return launch_groups<&recurrence_forward_mma_kernel<Shape>,
                          Shape::kThreads,
