@@ -115,6 +115,24 @@ def test_no_steps_below_vmap(device):
     assert d_weights.shape[-2:] == (6, 3) and d_bias.shape[-1:] == (6,)
 
 
+def test_no_steps_in_the_formula(device, cell):
+    """Of derivatives of derivatives and in forward mode. The final state passes on what comes in, as a copy."""
+    arguments = make(Sizes(0, 3, 1, 2), torch.float64, device, cell=cell)
+    state = arguments.h0, arguments.c0
+    tangents = tuple(torch.randn_like(part) for part in state)
+    final, of_final = jvp(lambda h, c: call(arguments._replace(h0=h, c0=c))[1:3], state, tangents)
+    assert_identical((*final, *of_final), (*state, *tangents))
+    assert_no_aliases((*final, *of_final), (*state, *tangents))
+    leaves = arguments.require_grad()
+    incoming = [part.clone().requires_grad_() for part in tangents]
+    first = torch.autograd.grad(call(leaves)[1:3], leaves.leaves(), incoming, create_graph=True)
+    *others, d_h0, d_c0 = first
+    assert not any(gradient.any() for gradient in others)
+    assert_identical((d_h0, d_c0), incoming)
+    assert_no_aliases(first, incoming)
+    assert_identical(torch.autograd.grad((d_h0, d_c0), incoming, state), state)
+
+
 @each_argument
 def test_grad(device, make, argnum):
     operator, formula, tensors = make(device)

@@ -337,7 +337,7 @@ def test_dtypes(device, dtype):
 
 
 @REVERSE
-def test_gate_gradients_are_the_input_gradients_of_identity_weights(device, reverse):
+def test_gate_gradients_are_the_input_gradients_of_identity_weights(device, products, reverse):
     """How devices without a kernel of their own compute them."""
     arguments = sequence_arguments(device, reverse)
     output, h_n, c_n, cells, gates = sequence_reference.call(arguments, keep=True)
