@@ -112,7 +112,8 @@ coverage:
 	  build-coverage/lltm_model_test --gtest_brief=1; \
 	  LLTM_LIBRARY=$(CURDIR)/build-coverage/liblltm_ops.so python3 -m pytest -m "not release" -k "not cuda" \
 	    --cov --cov-report=term-missing $(PYTEST_ARGS); \
-	  gcovr --filter src/ --filter include/ --merge-lines --gcov-ignore-errors=all build-coverage'
+	  gcovr --filter src/ --filter include/ --merge-lines --gcov-ignore-errors=all \
+	    --gcov-ignore-parse-errors=suspicious_hits.warn_once_per_file build-coverage'
 
 fuzz: build
 	@$(call with,test) python3 test/property/fuzz.py --seconds $(SECONDS) $(ARGS)
