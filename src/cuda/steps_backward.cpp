@@ -68,7 +68,8 @@ class StepsBackward {
         d_h_(before_all_steps(arguments.grad_h_n)),
         d_cell_(before_all_steps(arguments.grad_c_n)),
         gates_(contiguous_vectors(arguments.gates)),
-        cells_(contiguous_vectors(arguments.cells)) {}
+        cells_(contiguous_vectors(arguments.cells)),
+        c0_(rounded_c0()) {}
 
   void run(const RecurrentGradients& gradients) {
     const bool wants_h0 = gradients.h0.defined();
@@ -99,6 +100,12 @@ class StepsBackward {
     return is_given(incoming) ? state.copy_(*incoming) : state.zero_();
   }
 
+  /// A float32 c0 beside 16 bits is rounded, as all other cells are.
+  Tensor rounded_c0() const {
+    const std::optional<Tensor>& c0 = arguments_.sequence.c0;
+    return is_given(c0) ? c0->to(cells_.scalar_type()) : Tensor();
+  }
+
   void prepare_product() {
     const Tensor& weight_hh = arguments_.sequence.weight_hh;
     weights_h_ = choice_.candidate->group == Group::kHopper ? transposed(weight_hh, device_)
@@ -109,10 +116,8 @@ class StepsBackward {
   }
 
   /// What all steps have in common.
-  SequenceGradientsParams<scalar_t> params_of_all_steps() {
+  SequenceGradientsParams<scalar_t> params_of_all_steps() const {
     const RecurrentArguments& sequence = arguments_.sequence;
-    // A float32 c0 beside 16 bits is rounded, as all other cells are.
-    c0_ = is_given(sequence.c0) ? sequence.c0->to(cells_.scalar_type()) : Tensor();
     return {
         .steps = order_.steps,
         .rows = batch_,
@@ -169,7 +174,7 @@ class StepsBackward {
   const int64_t batch_;
   const Tensor d_h_, d_cell_;
   const Tensor gates_, cells_;
-  Tensor c0_;                  // in the type of cells, or undefined
+  const Tensor c0_;            // in the type of cells, or undefined
   Tensor weights_h_, from_h_;  // of the product, if there is any
   SequenceGradientsParams<scalar_t> params_;
 };
