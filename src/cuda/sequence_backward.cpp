@@ -15,6 +15,8 @@
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace lltm::cuda {
@@ -85,6 +87,12 @@ auto empty_on(const Device& device) {
   return
       [&device](at::IntArrayRef shape, at::ScalarType dtype) { return device.empty(shape, dtype); };
 }
+auto compute_on(const Device& device, const SequenceSizes<int64_t>& sizes, bool reverse) {
+  return [&device, &sizes, reverse](const RecurrentGradients& gradients,
+                                    const RecurrentBackwardArguments& arguments) {
+    run(gradients, arguments, sizes, device, reverse);
+  };
+}
 
 template <typename Arguments, size_t count>
 auto sequence_backward(const Arguments& arguments,
@@ -93,13 +101,7 @@ auto sequence_backward(const Arguments& arguments,
   const auto sizes = check<int64_t>(arguments);
   const Device device(arguments.sequence.input);
   return gradients_of_sequence(
-      arguments,
-      sizes,
-      output_mask,
-      empty_on(device),
-      [&](const RecurrentGradients& gradients, const RecurrentBackwardArguments& recurrent) {
-        run(gradients, recurrent, sizes, device, reverse);
-      });
+      arguments, sizes, output_mask, empty_on(device), compute_on(device, sizes, reverse));
 }
 
 /// The gradients of the gates and the state, without any product over all steps.
@@ -110,13 +112,7 @@ GateGradients gradients_of_gates(const Arguments& arguments,
   const auto sizes = check<int64_t>(arguments);
   const Device device(arguments.sequence.input);
   return gate_gradients_of_sequence(
-      arguments,
-      sizes,
-      state_mask,
-      empty_on(device),
-      [&](const RecurrentGradients& gradients, const RecurrentBackwardArguments& recurrent) {
-        run(gradients, recurrent, sizes, device, reverse);
-      });
+      arguments, sizes, state_mask, empty_on(device), compute_on(device, sizes, reverse));
 }
 
 }  // namespace
