@@ -177,7 +177,7 @@ formatters = $(call with,lint) sh -ec '\
 
 SHELL_SCRIPTS := scripts/in-environment scripts/sanitize .ci/run .ci/full .ci/setup.sh
 
-# mypy reads PyTorch's types, so it needs an environment with PyTorch.
+# mypy reads the types of PyTorch and onnxscript, so it needs an environment with them.
 lint:
 	@$(call formatters,--dry-run --Werror,,--check)
 	@$(call with,lint) shellcheck --external-sources $(SHELL_SCRIPTS)
