@@ -142,18 +142,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     vectors.start();
     // Whether a gradient comes from the step that was computed before, and whether the step that is
     // computed next starts from a reset state.
-    bool passes[kElements] = {}, is_reset[kElements] = {};
-    const auto look_for_resets = [&](int k) {
-      if (of_rows.reset != nullptr) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          const int t = range.time_of(k);
-          is_reset[e] =
-              k >= range.begin && exists[e] && t < length[e] && of_rows.is_reset(row + e, t);
-        }
-      }
-    };
-    look_for_resets(range.end - 1);
+    bool passes[kElements] = {};
+    FetchedResets<kElements> is_reset;
+    is_reset.fetch(of_rows, row, length, last_time, true);
 
     // Of the step computed before the current one.
     const int64_t d_gates_step = in_register(towards * d_gates_of_step);
@@ -172,6 +163,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
       ring.wait();
+      FetchedResets<kElements> is_reset_before;
+      is_reset_before.fetch(of_rows, row, length, time + towards, i + 1 < count);
       typename Cell::template Derivatives<float> by[kElements];
       float grad_h[kElements], grad_cell[kElements];
 #pragma unroll
@@ -212,7 +205,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         d_cell[e] = !runs ? d_cell[e] : is_reset[e] ? 0 : c;
         passes[e] = runs && !is_reset[e];
       }
-      look_for_resets(range.end - 2 - i);
+      is_reset = is_reset_before;
       time += towards;
       vectors.receive(~i & 1);
     }

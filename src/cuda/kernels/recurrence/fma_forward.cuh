@@ -127,17 +127,19 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
   }
   wait_for_previous_kernel();
-  // Replaces the state of rows that are reset when they run at time t.
-  const auto reset_at = [&](int e, int t) {
-    return exists[e] && t < length[e] && of_rows.is_reset(row + e, t);
+  FetchedResets<kElements> is_reset;  // at the step that is computed next
+  const auto fetch_resets = [&](int k) {
+    is_reset.fetch(of_rows, row, length, range.time_of(k), k < range.end);
   };
-  if (of_rows.reset != nullptr && range.begin < range.end) {
-#pragma unroll
-    for (int e = 0; e < kElements; ++e) {
-      if (reset_at(e, range.time_of(range.begin))) {
-        h[e] = cell[e] = 0;
-      }
+  const auto apply_resets = [&](int e) {
+    if (of_rows.reset != nullptr && is_reset[e]) {
+      h[e] = cell[e] = 0;
     }
+  };
+  fetch_resets(range.begin);
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    apply_resets(e);
   }
 
   // Addresses of the first element at the time of a step.
@@ -221,16 +223,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     for (int e = 0; e < kElements; ++e) {
       vectors.put(0, e, 0, h[e]);
     }
-    bool resets_next[kElements] = {};
-    const auto look_for_resets = [&](int k) {
-      if (of_rows.reset != nullptr) {
-#pragma unroll
-        for (int e = 0; e < kElements; ++e) {
-          resets_next[e] = k < range.end && reset_at(e, range.time_of(k));
-        }
-      }
-    };
-    look_for_resets(range.begin + 1);
+    fetch_resets(range.begin + 1);
     vectors.receive(0);
 
     // Of the step before the current one, which is written now.
@@ -294,9 +287,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         const cell::State<float> state = Cell::template forward<ShortMath>(z[e], cell[e]);
         h[e] = runs ? state.h : h[e];
         cell[e] = runs ? state.cell : cell[e];
-        if (of_rows.reset != nullptr && resets_next[e]) {
-          h[e] = cell[e] = 0;
-        }
+        apply_resets(e);
         vectors.put(~i & 1, e, 0, h[e]);
         out[e] = runs ? state.h : 0;
         new_cell[e] = runs ? state.cell : 0;
@@ -305,7 +296,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
           z[e][gate] = runs ? z[e][gate] : 0;
         }
       }
-      look_for_resets(range.begin + i + 2);
+      fetch_resets(range.begin + i + 2);
       time += p.reverse ? -1 : 1;
       if constexpr (Tile::kXInside) {
         input.wait();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../../ptx/device_function.h"
+#include "../../ptx/global.cuh"
 #include "../../step_problem.h"
 
 #include <cstdint>
@@ -48,5 +49,32 @@ LLTM_DEVICE RecurrenceSteps recurrence_steps(const RowsOfSequence& rows,
   }
   return of;
 }
+
+/// Which of a thread's neighboring rows are reset at a step. The bytes are read a step ahead, all
+/// at once, and nothing waits for them until they are tested.
+template <int kRows>
+class FetchedResets {
+ public:
+  /// Starts reading those of the rows that run at t, if that time is `inside` those that are run.
+  LLTM_DEVICE void fetch(const RowsOfSequence& rows,
+                         int64_t first_row,
+                         const int (&lengths)[kRows],
+                         int t,
+                         bool inside) {
+    if (rows.reset == nullptr) {
+      return;
+    }
+    const bool* const from =
+        rows.reset + t * rows.reset_strides[0] + first_row * rows.reset_strides[1];
+#pragma unroll
+    for (int i = 0; i < kRows; ++i) {
+      load_byte_once(is_reset_[i], from + i * rows.reset_strides[1], inside && t < lengths[i]);
+    }
+  }
+  LLTM_DEVICE bool operator[](int row) const { return is_reset_[row] != 0; }
+
+ private:
+  uint32_t is_reset_[kRows] = {};
+};
 
 }  // namespace lltm::cuda
