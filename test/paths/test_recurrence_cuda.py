@@ -1,5 +1,6 @@
 """The kernels that run all steps of a sequence on a GPU, each forced by its name."""
 
+import ctypes
 import functools
 import re
 from collections.abc import Callable
@@ -25,25 +26,7 @@ import lltm
 
 pytestmark = pytest.mark.usefixtures("needs_cuda")
 
-# The largest state of a kernel, and its rows and what else its name has, by cell and product.
-CLUSTERS = {
-    "fma": [(state, f"{rows}_cluster{blocks}") for state, blocks in ((256, 4), (512, 16)) for rows in range(1, 6)],
-    "mma": [(256, "32_cluster4"), (384, "32_cluster6"), (512, "16_cluster8")],
-    "lstm_mma": [(256, "32_cluster4"), (384, "24_cluster8"), (512, "16_cluster16")],
-    "lstm_fma": [(state, f"{rows}_cluster{blocks}") for state, blocks in ((128, 2), (256, 8)) for rows in range(1, 6)],
-}
-TILES = {
-    "fma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 2, 4)), (32, "1_x")],
-    "mma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 8)), (128, 32), (128, "32_x")],
-    "lstm_mma": [*((state, rows) for state in (32, 64, 96, 128) for rows in (1, 8)), (128, 32), (128, "32_x")],
-    "lstm_fma": [(state, rows) for state in (32, 64, 96) for rows in (1, 2, 4)],
-}
-DTYPES = {
-    "fma": (torch.float32,),
-    "mma": (torch.float16, torch.bfloat16),
-    "lstm_fma": (torch.float32,),
-    "lstm_mma": (torch.float16, torch.bfloat16),
-}
+DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16)}  # of a product
 
 
 class Kernel(NamedTuple):
@@ -56,20 +39,24 @@ class Kernel(NamedTuple):
         return make(sizes, self.dtype, "cuda", cell=self.cell, **flags)
 
 
-def kernels(tiles: dict[str, list[tuple]]) -> list:
-    return [
-        pytest.param(
-            Kernel(f"recurrence_{kind}_{state}x{rows}", Lstm if "lstm" in kind else Sequence, dtype, state),
-            id=f"{kind}_{state}x{rows}-{str(dtype)[6:]}",
-        )
-        for kind in tiles
-        for state, rows in tiles[kind]
-        for dtype in DTYPES[kind]
-    ]
+def kernels() -> list:
+    """Those that the library lists, each for every dtype that it takes; none without CUDA."""
+    if not lltm.has_cuda:
+        return []
+    library = ctypes.CDLL(str(lltm.library_path))
+    library.lltm_cuda_paths.restype = ctypes.c_char_p
+    found = []
+    for name in library.lltm_cuda_paths().decode().split():
+        if name.startswith("recurrence_"):
+            of_lstm, product, state = re.match(r"recurrence_(lstm_)?(fma|mma)_(\d+)x", name).groups()
+            for dtype in DTYPES[product]:
+                kernel = Kernel(name, Lstm if of_lstm else Sequence, dtype, int(state))
+                found.append(pytest.param(kernel, id=f"{name.removeprefix('recurrence_')}-{str(dtype)[6:]}"))
+    return found
 
 
-IN_CLUSTERS = kernels(CLUSTERS)
-KERNELS = kernels(TILES) + IN_CLUSTERS
+KERNELS = kernels()
+IN_CLUSTERS = [param for param in KERNELS if "cluster" in param.values[0].name]
 # Every cell and dtype that has kernels, each of blocks by themselves and of clusters.
 RECURRENT = [
     pytest.param((path, cell, dtype), id=f"{path}-{cell.__name__}-{str(dtype)[6:]}")
@@ -111,13 +98,6 @@ def check(arguments):
     found = call_backward(gradients, arguments)
     assert_gradients_close(found, gradients, arguments)
     assert_identical(call_backward(gradients, arguments), found)
-
-
-def test_the_library_lists_these_kernels(monkeypatch):
-    monkeypatch.setenv("LLTM_CUDA_PATH", "?")
-    with pytest.raises(RuntimeError, match="LLTM_CUDA_PATH") as error:
-        lltm.sequence_plan(*make((2, 2, 2, 2), device="cuda"))
-    assert set(re.findall(r"recurrence_\w+", str(error.value))) == {param.values[0].name for param in KERNELS}
 
 
 # Whole and partial tiles of rows, and columns of which some do not exist.
