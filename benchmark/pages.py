@@ -2,6 +2,7 @@
 
 <!-- tables: h100/sequence.jsonl -->     all tables of these files in results/, and what is known of their machines
 <!-- speedups: h100/sequence.jsonl -->   one table: speedup by shape and dtype
+<!-- speedups of lltm.LSTM: h100/sequence.jsonl -->   the same of lltm.LSTM over nn.LSTM
 <!-- method -->                          how each kind of table was measured
 <!-- quality: quality.json -->           the scores of benchmark/quality
 <!-- serving: xeon/serving.json -->      the latencies of benchmark/serving
@@ -28,7 +29,8 @@ SPEED = ROOT / "docs" / "_static" / "speed.svg"
 SPEED_OF = "h100/sequence.jsonl"
 """The measurements that the picture of speed shows."""
 
-BLOCK = re.compile(r"(<!-- (method|tables|speedups|quality|serving)(?:: (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+KINDS = ("method", "tables", "speedups", "speedups of lltm.LSTM", "quality", "serving")
+BLOCK = re.compile(rf"(<!-- ({'|'.join(map(re.escape, KINDS))})(?:: (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def content(kind: str, files: str | None) -> str:
@@ -47,8 +49,8 @@ def content(kind: str, files: str | None) -> str:
     if kind == "method":
         return "\n\n".join(f"**{section.capitalize()}.** {text}" for section, text in report.METHOD.items())
     found = report.read(paths)
-    if kind == "speedups":
-        return report.speedups(found.rows)
+    if kind.startswith("speedups"):
+        return report.speedups(found.rows, "LSTM speedup" if kind.endswith("LSTM") else "speedup")
     below_the_headings_of_the_page = re.sub("^#", "##", report.tables(found, with_method=False), flags=re.MULTILINE)
     return f"{report.facts(found.machines)}\n\n{below_the_headings_of_the_page}"
 

@@ -217,12 +217,13 @@ def markdown(found: Measurements) -> str:
     return f"# {heading}\n\n{facts(found.machines)}\n\n{tables(found)}\n"
 
 
-def speedups(rows: DataFrame) -> str:
-    """One table: the speedup of each shape, forward / with gradients, by dtype; on a CPU, with all threads."""
+def speedups(rows: DataFrame, column: str = "speedup") -> str:
+    """One table: the speedup of each shape, forward / with gradients, by dtype; on a CPU, with all threads. That of
+    lltm.LSTM is the column "LSTM speedup"."""
     rows = rows[rows["section"].isin(["cell", "sequence"]) & rows["work"].isin(["forward", "training"])]
     on_cpu = (rows["device"] == "cpu") & (rows["threads"] == rows["threads"].max())
     wide = times(rows[rows["variant"].isin(["", "padded"]) & (on_cpu | (rows["clock"] == "device"))])
-    shown = pairs(wide["speedup"], lambda value: f"{value:.1f}")
+    shown = pairs(wide[column], lambda value: f"{value:.1f}")
     by_dtype = shown.reset_index(name="speedup").pivot(index="shape", columns="dtype", values="speedup")
     shapes = list(shown.index.unique("shape"))
     dtypes = [dtype for dtype in DTYPES["cuda"] if dtype in by_dtype]
