@@ -91,6 +91,7 @@ struct StepCosts {
   double chunk_rate;  // of 16 bits and TF32
   // Weights of more than cache_bytes are read from memory.
   double cache_bytes, memory_rate;
+  double z_x_rate;  // of z_x, which an LSTM's steps read
   Shared shared, float32_shared;
   struct {
     double launch, rate, a_row;
@@ -190,8 +191,8 @@ struct Costs {
   inline constexpr char name##Text[] = #__VA_ARGS__
 
 // clang-format off
-// NVIDIA H200, 2026-11-25; steps in float32, and those of the backward by wgmma: NVIDIA H100,
-// 2026-11-27; replaying captured graphs.
+// NVIDIA H200, 2026-11-25; steps in float32, of an LSTM, and of the backward by wgmma: NVIDIA H100,
+// 2026-11-27 and -28; replaying captured graphs.
 LLTM_COSTS(kCosts, {
     .packing = {.launch = 1.47, .rate = 4.2e6},
     .forward = {
@@ -216,7 +217,7 @@ LLTM_COSTS(kCosts, {
             .copy_rate = 2.85e6, .rate = 4.8e6, .weights_rate = 4.46e6,
             .unaligned_launch = 2, .unaligned_weights_rate = 3.85e6, .unaligned_reads = 3}},
     .step = {
-        .chunk_rate = 8.44e6, .cache_bytes = 40e6, .memory_rate = 2.4e6,
+        .chunk_rate = 8.44e6, .cache_bytes = 40e6, .memory_rate = 2.4e6, .z_x_rate = 1.2e6,
         .shared = {.exchange = 0.0716, .exchange_a_rank = 0.0458, .write_rate = 1.59e6,
                    .early_start = 1.85, .unaligned = 1.17, .unaligned_a_column = 0.0217,
                    .waves = {.used = 0.48, .whole = 0.236},

@@ -16,10 +16,12 @@
 #include "../tile/shapes.h"
 #include "operands.cuh"
 
+#include <bit>
+
 namespace lltm::cuda {
 
-/// A tile with 64 rows for each of kGroups warpgroups, and 96 or 24 columns. kFeederGroups more
-/// warpgroups feed them: three warps of each rewrite B, and one thread starts the copies.
+/// A tile with 64 rows for each of kGroups warpgroups, and 96, 64 or 24 columns. kFeederGroups more
+/// warpgroups feed them: up to three warps of each rewrite B, and one thread starts the copies.
 template <Major kMajorB,
           int kGroups_,
           int kFeederGroups,
@@ -50,10 +52,10 @@ struct ThreeTf32Product {
   static constexpr int kBoxBytesA = kChunkK * 128;
   static_assert(kMajorB == Major::kK || kTileN != 32, "rows of 128 bytes would be permuted");
 
-  // The threads that rewrite B, and how many of them share a row.
-  static constexpr int kRewriters = 96 * kFeederGroups, kShare = kRewriters / kTileN;
-  static constexpr int kPieces = 8 / kShare;  // of 16 bytes, that each of them rewrites
-  static_assert(kShare * kPieces == 8);
+  // The threads that rewrite B, of which so many share a row, of eight pieces of 16 bytes.
+  static constexpr int kShare = std::bit_floor(96U * kFeederGroups / kTileN);
+  static constexpr int kRewriters = kShare * kTileN, kPieces = 8 / kShare;
+  static_assert(kShare * kPieces == 8 && kRewriters % 32 == 0);
 
   static constexpr int kSums = kTileN / 2;
   float sum[kSums];

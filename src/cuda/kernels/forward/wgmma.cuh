@@ -351,7 +351,7 @@ inline constexpr WgmmaTile kLltmTiles[] = {
 };
 inline constexpr WgmmaTile kLstmFloat32Tiles[] = {
     {.shape = {64, 24}, .stages = 5},
-    {.shape = {128, 24}, .stages = 4},
+    {.shape = {128, 16}, .stages = 5},
 };
 inline constexpr WgmmaTile kLstmTiles[] = {
     {.shape = {64, 8}, .stages = 7},
