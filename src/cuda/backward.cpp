@@ -83,10 +83,12 @@ class CellBackward {
 
   BackwardProblem products() const {
     const Matrix weights = weights_.matrix();
+    const int64_t width = state_size() + arguments_.input.size(1);
     return {
         .batch = batch(),
         .input_features = arguments_.input.size(1),
         .state_size = state_size(),
+        .gates = 3 * state_size(),
         .d_gates = data_of(gradients_.gates),
         .d_gates_stride = 3 * state_size(),
         .input = input_.matrix(),
@@ -95,7 +97,7 @@ class CellBackward {
         .old_h = old_h_.matrix(),
         .d_old_h = data_of(gradients_.old_h),
         .d_input = data_of(gradients_.input),
-        .d_weights = data_of(gradients_.weights),
+        .d_weights = blocks_of(data_of(gradients_.weights), state_size(), width, element_size()),
     };
   }
 
@@ -141,7 +143,7 @@ class CellBackward {
     const bool by_wgmma = group_ == Group::kHopper;
     BackwardProblem problem = products();
     const bool any_product =
-        problem.d_old_h != nullptr || problem.d_input != nullptr || problem.d_weights != nullptr;
+        problem.d_old_h != nullptr || problem.d_input != nullptr || problem.d_weights.any_wanted();
     Tensor packed, workspace;
     if (any_product) {
       // d_gates need rows that TMA can describe, too.

@@ -50,54 +50,6 @@ Tensor old_states(const RecurrentBackwardArguments& arguments, const Device& dev
   return old_h;
 }
 
-/// Computes the products over all steps by the tiles of the LLTM in float32, if they are faster
-/// than the library. Returns whether it did. `weights` and `d_weights` are whole matrices, [h |
-/// input]. Only d_weights read input and old_h, so their layout affects neither which kernel
-/// computes d_input nor its bits.
-bool run_products_of_lltm(const Tensor& d_weights,
-                          const Tensor& d_input,
-                          const Tensor& d_gates,
-                          const Tensor& input,
-                          const Tensor& weights,
-                          const Tensor& old_h,
-                          const Device& device,
-                          const DeviceFacts& facts) {
-  const int64_t state_size = weights.size(0) / 3;
-  const BackwardShape shape{.arithmetic = arithmetic_of(input.scalar_type()),
-                            .batch = input.size(0),
-                            .input_features = input.size(1),
-                            .state_size = state_size,
-                            .vector_rows = are_describable_halves(weights),
-                            .forms_d_old_h = false};
-  const auto [candidate, estimate] = plan_backward(facts, shape);
-  if (shape.arithmetic != Arithmetic::kFloat32 || candidate->group != Group::kHopper ||
-      !has_rows(weights)) {
-    return false;
-  }
-  // Without d_weights, any matrices take the places of these.
-  const Rows inputs(d_weights.defined() ? input : weights);
-  BackwardProblem problem{
-      .batch = shape.batch,
-      .input_features = shape.input_features,
-      .state_size = state_size,
-      .d_gates = d_gates.const_data_ptr(),
-      .d_gates_stride = d_gates.stride(0),
-      .input = inputs.matrix(),
-      .weights = rows_of(weights),
-      .weights_input = rows_of(weights).from(state_size, sizeof(float)),
-      .old_h = rows_of(d_weights.defined() ? old_h : weights),
-      .d_old_h = nullptr,
-      .d_input = mutable_data_or_null<float>(d_input),
-      .d_weights = mutable_data_or_null<float>(d_weights),
-  };
-  const Tensor packed = pack(problem, *shape.arithmetic, /*by_wgmma=*/true, device);
-  const Tensor workspace =
-      device.empty({workspace_floats(*shape.arithmetic, problem, estimate.plan)}, at::kFloat);
-  check_launch(launch_backward_wgmma<Arithmetic::kFloat32>(
-      problem, estimate.plan, workspace.mutable_data_ptr<float>(), device.stream()));
-  return true;
-}
-
 template <typename scalar_t>
 WeightGradients<scalar_t> weight_gradients(const RecurrentGradients& gradients) {
   const auto stride = [](const Tensor& of) { return of.defined() ? of.stride(0) : 0; };
@@ -105,6 +57,58 @@ WeightGradients<scalar_t> weight_gradients(const RecurrentGradients& gradients) 
           .of_input = mutable_data_or_null<scalar_t>(gradients.weight_ih),
           .h_stride = stride(gradients.weight_hh),
           .input_stride = stride(gradients.weight_ih)};
+}
+
+/// Computes the products over all steps in float32 by the kernel of the cell's products, if that is
+/// faster than the library. Returns whether it did. Only d_weights read input and old_h, so their
+/// layout affects neither which kernel computes d_input nor its bits.
+bool run_float32_products(const RecurrentGradients& gradients,
+                          const Tensor& d_gates,
+                          const Tensor& input,
+                          const Tensor& old_h,
+                          const RecurrentArguments& sequence,
+                          const Device& device,
+                          const DeviceFacts& facts) {
+  const Tensor &weight_ih = sequence.weight_ih, &weight_hh = sequence.weight_hh;
+  if (arithmetic_of(input.scalar_type()) != Arithmetic::kFloat32 || !has_rows(weight_ih)) {
+    return false;
+  }
+  const BackwardShape shape{.arithmetic = Arithmetic::kFloat32,
+                            .batch = input.size(0),
+                            .input_features = input.size(1),
+                            .state_size = weight_hh.size(1),
+                            .cell = sequence.cell,
+                            .vector_rows = is_describable(weight_ih) && is_describable(weight_hh),
+                            .forms_d_old_h = false};
+  const auto [candidate, estimate] = plan_backward(facts, shape);
+  if (candidate->group != Group::kHopper) {
+    return false;
+  }
+  const auto d_weights = weight_gradients<float>(gradients);
+  // Without d_weights, any matrices take the places of these.
+  const bool wants_weights = d_weights.any_wanted();
+  const Rows inputs(wants_weights ? input : weight_ih);
+  BackwardProblem problem{
+      .batch = shape.batch,
+      .input_features = shape.input_features,
+      .state_size = shape.state_size,
+      .gates = shape.gates(),
+      .d_gates = d_gates.const_data_ptr(),
+      .d_gates_stride = d_gates.stride(0),
+      .input = inputs.matrix(),
+      .weights = rows_of(weight_ih),
+      .weights_input = rows_of(weight_ih),
+      .old_h = rows_of(wants_weights ? old_h : weight_ih),
+      .d_old_h = nullptr,
+      .d_input = mutable_data_or_null<float>(gradients.input),
+      .d_weights = d_weights.as<void>(),
+  };
+  const Tensor packed = pack(problem, Arithmetic::kFloat32, /*by_wgmma=*/true, device);
+  const Tensor workspace =
+      device.empty({workspace_floats(Arithmetic::kFloat32, problem, estimate.plan)}, at::kFloat);
+  check_launch(launch_backward_wgmma<Arithmetic::kFloat32>(
+      problem, estimate.plan, workspace.mutable_data_ptr<float>(), device.stream()));
+  return true;
 }
 
 /// d_bias as the sum of its parts, or nothing.
@@ -173,15 +177,7 @@ void compute_gradient_products(const Tensor& d_gates,
   const Tensor input =
       (has_lengths && wants_weights ? sequence.input.masked_fill(beyond, 0) : sequence.input)
           .reshape({rows, input_features});
-  const bool done = sequence.weights.defined() && run_products_of_lltm(gradients.weights,
-                                                                       gradients.input,
-                                                                       d_gates,
-                                                                       input,
-                                                                       sequence.weights,
-                                                                       old_h,
-                                                                       device,
-                                                                       facts);
-  if (!done) {
+  if (!run_float32_products(gradients, d_gates, input, old_h, sequence, device, facts)) {
     if (gradients.weight_hh.defined()) {
       product_out(gradients.weight_hh, d_gates.t(), old_h);
     }

@@ -80,15 +80,15 @@ Tensor pack(BackwardProblem& p, Arithmetic arithmetic, bool by_wgmma, const Devi
   };
   // By wgmma in TF32, the inputs are transposed into a copy, from rows that start anywhere.
   const bool reads_inputs =
-      p.d_weights != nullptr && !(by_wgmma && arithmetic == Arithmetic::kTf32);
+      p.d_weights.any_wanted() && !(by_wgmma && arithmetic == Arithmetic::kTf32);
   const bool halves = has_weights_in_halves(arithmetic, by_wgmma);
   const bool reads_weights = p.d_old_h != nullptr || (!halves && p.d_input != nullptr);
   const bool reads_weights_input = halves && p.d_input != nullptr;
   const int64_t columns = halves ? h : h + x;
   return pack({{reads_inputs && must_pack(p.old_h, h), p.old_h, p.batch, h},
                {reads_inputs && must_pack(p.input, x), p.input, p.batch, x},
-               {reads_weights && must_pack(p.weights, columns), p.weights, 3 * h, columns},
-               {reads_weights_input && must_pack(p.weights_input, x), p.weights_input, 3 * h, x}},
+               {reads_weights && must_pack(p.weights, columns), p.weights, p.gates, columns},
+               {reads_weights_input && must_pack(p.weights_input, x), p.weights_input, p.gates, x}},
               size,
               device);
 }

@@ -180,6 +180,51 @@ struct ForwardProblem {
   }
 };
 
+/// Where the two blocks of d_weights are written, (gates, state_size) and (gates, input_features),
+/// which may be views of one matrix. Null data: the block is not wanted.
+template <typename Element>
+struct WeightGradients {
+  Element *of_h, *of_input;
+  int64_t h_stride, input_stride;  // between rows
+
+  LLTM_HOST_DEVICE bool any_wanted() const { return of_h != nullptr || of_input != nullptr; }
+  template <typename To>
+  WeightGradients<To> as() const {
+    return {static_cast<To*>(of_h), static_cast<To*>(of_input), h_stride, input_stride};
+  }
+  /// Of [h | input].
+  template <typename Value>
+  LLTM_HOST_DEVICE void store(int64_t row, int64_t column, int64_t state_size, Value value) const {
+    const bool is_of_h = column < state_size;
+    Element* const to = is_of_h ? of_h + row * h_stride + column
+                                : of_input + row * input_stride + column - state_size;
+    if ((is_of_h ? of_h : of_input) != nullptr) {
+      *to = static_cast<Element>(value);
+    }
+  }
+};
+
+/// The blocks of a contiguous matrix, [h | input], of `width` columns of `size` bytes, or of none.
+inline WeightGradients<void> blocks_of(void* matrix, int64_t state_size, int64_t width, int size) {
+  void* const of_input =
+      matrix == nullptr ? nullptr : static_cast<char*>(matrix) + state_size * size;
+  return {matrix, of_input, width, width};
+}
+
+/// The same with the sizes of the blocks, for sums that are counted as elements of one matrix,
+/// [h | input].
+template <typename Element>
+struct WeightGradientSums {
+  WeightGradients<Element> result;
+  int64_t state_size, input_features;
+
+  template <typename Value>
+  LLTM_HOST_DEVICE void store(int64_t index, Value sum) const {
+    const int64_t columns = state_size + input_features, row = index / columns;
+    result.store(row, index - row * columns, state_size, sum);
+  }
+};
+
 /// d_bias as a sum of parts, each over a part of the batch, which are added in order.
 struct BiasParts {
   const float* parts = nullptr;  // (count, 3*state_size), or null if there is nothing to add
@@ -192,16 +237,18 @@ struct BackwardProblem {
   int64_t batch;
   int64_t input_features;
   int64_t state_size;
-  const void* d_gates;  // (batch, 3*state_size)
+  int64_t gates;        // 3*state_size, or 4*state_size of an LSTM, which the float32 products take
+  const void* d_gates;  // (batch, gates)
   int64_t d_gates_stride;
   Matrix input;          // (batch, input_features)
-  Matrix weights;        // (3*state_size, state_size + input_features)
+  Matrix weights;        // (gates, state_size + input_features)
   Matrix weights_input;  // its columns of input, or a copy of these
   Matrix old_h;          // (batch, state_size)
   void* d_old_h;         // (batch, state_size), contiguous, or null if not wanted
   void* d_input;         // (batch, input_features), contiguous, or null if not wanted
-  void* d_weights;       // (3*state_size, state_size + input_features), contiguous, or null
-  BiasParts bias{};      // which the products by wgmma add, if there are any
+  // In one contiguous matrix, (gates, state_size + input_features), except in float32 products.
+  WeightGradients<void> d_weights;
+  BiasParts bias{};  // which the products by wgmma add, if there are any
 };
 
 /// Whether a backward's products read the columns of h of weights and those of input as matrices of

@@ -132,12 +132,35 @@ def test_more_rows_than_a_workspace_has_room_for():
 @pytest.mark.parametrize(
     "sizes", [(3, 37, 20, 203), (3, 130, 9, 333), (3, 64, 8, 730), (2, 300, 7, 520), (2, 2000, 5, 130)], ids=str
 )
-def test_gradients_by_every_path(path, dtype, sizes, reverse):
-    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, reverse=reverse)
+@each_cell
+def test_gradients_by_every_path(path, dtype, cell, sizes, reverse):
+    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, reverse=reverse, cell=cell)
     gradients = make_gradients(arguments)
     found = call_backward(gradients, arguments)
     assert_gradients_close(found, gradients, arguments)
     assert_identical(call_backward(gradients, arguments), found)
+
+
+# Rows that start at multiples of 16 bytes and rows that do not, no input, and long sums, which are computed in parts.
+@pytest.mark.parametrize(
+    "sizes", [(7, 9, 33, 50), (3, 130, 0, 96), (30, 200, 72, 128), (40, 100, 21, 102), (50, 90, 20, 101)], ids=str
+)
+@each_cell
+def test_float32_products_over_all_steps(monkeypatch, cell, sizes):
+    """By the kernel of the cell's products. A gradient has the same bits whichever others are wanted."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs wgmma")
+    monkeypatch.setenv("LLTM_CUDA_PATH", "backward_wgmma_float32")
+    arguments = make(sizes, torch.float32, "cuda", lengths=True, reset=True, cell=cell)
+    gradients = make_gradients(arguments)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        found = call_backward(gradients, arguments)
+        torch.cuda.synchronize()
+    assert any("backward_wgmma_float32" in event.name for event in profile.events())
+    assert_gradients_close(found, gradients, arguments)
+    for i in range(len(found)):
+        alone = call_backward(gradients, arguments, [j == i for j in range(len(found))])
+        assert torch.equal(alone[i], found[i])
 
 
 INPUT_LAYOUTS = {

@@ -51,8 +51,9 @@ inline BackwardProblem random_problem(Random& random, int size, bool vectors, in
   const auto matrix = [&](int index, int64_t columns) {
     return Matrix{memory(index), up(columns) + piece * random.below(3)};
   };
+  p.gates = 3 * h;
   p.d_gates = memory(0);
-  p.d_gates_stride = packed_stride(3 * h, size);
+  p.d_gates_stride = packed_stride(p.gates, size);
   p.weights = matrix(1, h + x);
   // The wgmma of float32 reads these by themselves, and others only all of weights.
   p.weights_input = h % piece == 0 ? p.weights.from(h, size) : matrix(8, x);
@@ -65,14 +66,34 @@ inline BackwardProblem random_problem(Random& random, int size, bool vectors, in
   }
   p.d_old_h = (wanted & 1) != 0 ? memory(4) : nullptr;
   p.d_input = (wanted & 2) != 0 && x > 0 ? memory(5) : nullptr;
-  p.d_weights = (wanted & 4) != 0 ? memory(6) : nullptr;
+  p.d_weights = blocks_of((wanted & 4) != 0 ? memory(6) : nullptr, h, h + x, size);
   // The operands of gradients that are not wanted may have any layout.
   if (p.d_old_h == nullptr && p.d_input == nullptr && !vectors) {
     p.weights = {memory(1) + size, h + x};
   }
-  if (p.d_weights == nullptr && !vectors) {
+  if (!p.d_weights.any_wanted() && !vectors) {
     p.old_h = {memory(2) + size, 1};
     p.input = {memory(3) + size, 0};
+  }
+  return p;
+}
+
+/// The products over all steps of an LSTM's sequence, as gradient_products.cpp lays them out.
+inline BackwardProblem random_products_of_lstm(Random& random, bool vectors, int64_t wanted) {
+  constexpr int kSize = sizeof(float);
+  BackwardProblem p = random_problem(random, kSize, vectors, wanted & ~int64_t{1});
+  const int64_t h = p.state_size, x = p.input_features;
+  p.gates = 4 * h;
+  p.d_gates_stride = whole_vectors(p.gates, kSize);
+  p.weights_input = {memory(8), whole_vectors(x, kSize)};
+  p.weights = p.weights_input;
+  p.d_weights = {(wanted & 4) != 0 ? memory(6) : nullptr,
+                 (wanted & 8) != 0 && x > 0 ? memory(9) : nullptr,
+                 h,
+                 x};
+  if (p.d_weights.any_wanted()) {
+    p.old_h = {memory(2), whole_vectors(h, kSize)};
+    p.input = x > 0 ? Matrix{memory(3), whole_vectors(x, kSize)} : Matrix{};
   }
   return p;
 }

@@ -136,8 +136,10 @@ TEST(BackwardChoice, TakesAGroupWhereItCan) {
 std::string_view chosen_for_sequence(Arithmetic arithmetic,
                                      int64_t rows,
                                      int64_t input_features,
-                                     int64_t state_size) {
+                                     int64_t state_size,
+                                     CellType cell = CellType::kLltm) {
   BackwardShape shape = shape_of(arithmetic, rows, input_features, state_size);
+  shape.cell = cell;
   shape.forms_d_old_h = false;
   return chosen(shape);
 }
@@ -157,9 +159,14 @@ TEST(BackwardChoice, IsThatOfWgmmaForTheStepsOfASequence) {
                                   {4096 * 16, 64, 512},
                                   {200 * 100, 300, 300}};
   for (const auto& [rows, input_features, state_size] : sequences) {
-    EXPECT_EQ(chosen_for_sequence(Arithmetic::kFloat32, rows, input_features, state_size),
-              "backward_wgmma_float32")
-        << rows << " " << input_features << " " << state_size;
+    for (const CellType cell : {CellType::kLltm, CellType::kLstm}) {
+      EXPECT_EQ(chosen_for_sequence(Arithmetic::kFloat32, rows, input_features, state_size, cell),
+                "backward_wgmma_float32")
+          << rows << " " << input_features << " " << state_size;
+    }
+    EXPECT_EQ(chosen_for_sequence(
+                  Arithmetic::kBFloat16, rows, input_features, state_size, CellType::kLstm),
+              "backward_library");
   }
   // Most of a tile lies outside so few columns: with d_old_h, wgmma takes 510 us and the library
   // 220.
@@ -195,6 +202,7 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
   const WantedGradients of{.batch = shape.batch,
                            .input_features = shape.input_features,
                            .state_size = shape.state_size,
+                           .gates = shape.gates(),
                            .d_old_h = (wanted & 1) != 0,
                            .d_input = (wanted & 2) != 0 && shape.input_features > 0,
                            .d_weights = (wanted & 4) != 0};
@@ -392,6 +400,7 @@ TEST(Float32GradientSchedule, HasEachChunkOfEachTileOnce) {
       const WantedGradients gradients{.batch = shape.batch,
                                       .input_features = shape.input_features,
                                       .state_size = shape.state_size,
+                                      .gates = shape.gates(),
                                       .d_old_h = (wanted & 1) != 0,
                                       .d_input = (wanted & 2) != 0,
                                       .d_weights = (wanted & 4) != 0};
@@ -434,6 +443,7 @@ TEST(Float32GradientSchedule, IsResidentAtOnce) {
                                {.batch = shape.batch,
                                 .input_features = shape.input_features,
                                 .state_size = shape.state_size,
+                                .gates = shape.gates(),
                                 .d_old_h = true,
                                 .d_input = true,
                                 .d_weights = true},
@@ -459,6 +469,7 @@ TEST(Float32GradientSchedule, GivesAllClustersTheSame) {
                                                        {.batch = 256,
                                                         .input_features = 2048,
                                                         .state_size = 2048,
+                                                        .gates = 3 * 2048,
                                                         .d_old_h = true,
                                                         .d_input = true,
                                                         .d_weights = true},

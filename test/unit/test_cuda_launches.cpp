@@ -21,34 +21,55 @@ namespace {
 using test::fake_cuda;
 using test::kH200;
 
+/// Launches what is wanted of a problem by every candidate for its shape. Returns the launches.
+template <Arithmetic kArithmetic>
+int expect_described(const BackwardProblem& p, const BackwardShape& shape) {
+  int launched = 0;
+  for (const BackwardCandidate& candidate : hopper_candidates(shape)) {
+    const GradientPlan plan = estimate(candidate, shape, kH200).plan;
+    fake_cuda() = {};
+    const cudaError_t error = launch<kArithmetic>(p, plan);
+    const auto& violations = fake_cuda().violations;
+    EXPECT_TRUE(violations.empty() && error == cudaSuccess)
+        << candidate.name << " (" << p.batch << "," << p.input_features << "," << p.state_size
+        << ") wanted " << (p.d_old_h != nullptr) << (p.d_input != nullptr)
+        << p.d_weights.any_wanted() << ", error " << error << ", expected "
+        << (violations.empty() ? "" : violations[0]);
+    const bool any = p.d_old_h != nullptr || p.d_input != nullptr || p.d_weights.any_wanted();
+    EXPECT_EQ(fake_cuda().launches > 0, any) << candidate.name;
+    launched += fake_cuda().launches;
+  }
+  return launched;
+}
+
 template <Arithmetic kArithmetic>
 void expect_described() {
   Random random;
   int launched = 0;
-  for (int i = 0; i < 6000; ++i) {
+  for (int i = 0; i < 6000 && !testing::Test::HasFailure(); ++i) {
     const bool vectors = i % 2 == 0;
-    const int64_t wanted = random.below(8);
-    const BackwardProblem p = random_problem(random, element_size(kArithmetic), vectors, wanted);
-    const BackwardShape shape = shape_of(kArithmetic, p, vectors);
-    for (const BackwardCandidate& candidate : hopper_candidates(shape)) {
-      const GradientPlan plan = estimate(candidate, shape, kH200).plan;
-      fake_cuda() = {};
-      const cudaError_t error = launch<kArithmetic>(p, plan);
-      const auto& violations = fake_cuda().violations;
-      ASSERT_TRUE(violations.empty() && error == cudaSuccess)
-          << candidate.name << " (" << p.batch << "," << p.input_features << "," << p.state_size
-          << ") wanted " << wanted << ", error " << error << ", expected "
-          << (violations.empty() ? "" : violations[0]);
-      const bool any = p.d_old_h != nullptr || p.d_input != nullptr || p.d_weights != nullptr;
-      ASSERT_EQ(fake_cuda().launches > 0, any) << candidate.name;
-      launched += fake_cuda().launches;
-    }
+    const BackwardProblem p =
+        random_problem(random, element_size(kArithmetic), vectors, random.below(8));
+    launched += expect_described<kArithmetic>(p, shape_of(kArithmetic, p, vectors));
   }
   EXPECT_GT(launched, 1000);
 }
 
 TEST(Launches, DescribeTheBackwardsMatricesInFloat32) {
   expect_described<Arithmetic::kFloat32>();
+}
+TEST(Launches, DescribeTheProductsOfAnLstmInFloat32) {
+  Random random;
+  int launched = 0;
+  for (int i = 0; i < 6000 && !HasFailure(); ++i) {
+    const bool vectors = i % 2 == 0;
+    const BackwardProblem p = random_products_of_lstm(random, vectors, random.below(16));
+    BackwardShape shape = shape_of(Arithmetic::kFloat32, p, vectors);
+    shape.cell = CellType::kLstm;
+    shape.forms_d_old_h = false;
+    launched += expect_described<Arithmetic::kFloat32>(p, shape);
+  }
+  EXPECT_GT(launched, 1000);
 }
 TEST(Launches, DescribeTheBackwardsMatricesInTf32) {
   expect_described<Arithmetic::kTf32>();

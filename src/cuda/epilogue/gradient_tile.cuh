@@ -46,7 +46,7 @@ class GroupWriter {
       Row& to = rows_[below];
       if (unit.of_weights) {
         const int64_t columns = unit.second_segment ? x : results.one_segment ? width : h;
-        to = {static_cast<Element*>(results.d_weights) + row * width +
+        to = {static_cast<Element*>(results.d_weights.of_h) + row * width +
                   (unit.second_segment ? h : 0) + column,
               1,
               row < 3 * h ? at_most(columns - column, kGradientRows) : 0};
@@ -231,7 +231,7 @@ class GradientStaging {
       rows = min(int64_t(64), 3 * h - group_row);
       stride = h + x;
       inside = to_column < (unit.second_segment || results.one_segment ? h + x : h);
-      to = static_cast<Element*>(results.d_weights) + group_row * stride + to_column;
+      to = static_cast<Element*>(results.d_weights.of_h) + group_row * stride + to_column;
     } else {
       const int64_t m = group_row + c, row = unit.column + first;
       const bool of_h = m < h;

@@ -1,4 +1,5 @@
-// The candidates for the backward: what each supports, its tiles and its estimated time.
+// The candidates for the backward: what each supports, its tiles and its estimated time. Of an LSTM
+// there are only the products over all steps of a sequence, by wgmma in float32 or by the library.
 #include "backward.h"
 
 #include "../scheduler/gradient_schedule.h"
@@ -35,7 +36,7 @@ namespace few_rows {
 
 // The whole backward in one launch, without tiles. A thread takes four columns or one.
 bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
-  return ours_run(s, device) && s.batch <= kFewRows;
+  return ours_run(s, device) && s.cell == CellType::kLltm && s.batch <= kFewRows;
 }
 
 int ranks_of(const BackwardShape& s, const DeviceFacts& device) {
@@ -74,7 +75,7 @@ namespace wgmma {
 template <bool kFloat32>
 bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  return ours_run(s, device) && device.wgmma &&
+  return ours_run(s, device) && device.wgmma && (kFloat32 || s.cell == CellType::kLltm) &&
          kFloat32 == (s.arithmetic == Arithmetic::kFloat32) && s.batch < kMost &&
          s.gates() < kMost && s.width() < kMost;
 }
@@ -84,7 +85,7 @@ bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFact
 namespace mma_sync {
 
 bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
-  return ours_run(s, device);
+  return ours_run(s, device) && s.cell == CellType::kLltm;
 }
 
 // Large products take the largest tiles that the shared memory of sm_80 and sm_90 holds.

@@ -2,6 +2,7 @@
 // least estimated time. Plain host code that queries no device.
 #pragma once
 
+#include "../../cell/with_cell.h"
 #include "../problem.h"
 #include "../scheduler/gradient_plan.h"
 #include "choice.h"
@@ -19,6 +20,7 @@ struct BackwardShape {
 
   std::optional<Arithmetic> arithmetic;  // none for float64
   int64_t batch, input_features, state_size;
+  CellType cell = CellType::kLltm;
   // Whether TMA can describe input, old_h, both column ranges of weights, and contiguous rows of
   // state_size elements in place.
   bool vector_rows = true;
@@ -27,7 +29,7 @@ struct BackwardShape {
 
   bool operator==(const BackwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }
-  int64_t gates() const { return 3 * state_size; }
+  int64_t gates() const { return gates_of(cell) * state_size; }
   int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
   /// The size of weights, and of d_weights.
   double weights_bytes() const { return static_cast<double>(gates() * width()) * element_bytes(); }

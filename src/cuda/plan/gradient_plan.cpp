@@ -14,6 +14,7 @@ GradientSchedule schedule_of(const BackwardShape& s, const GradientPlan& plan, b
                             {.batch = s.batch,
                              .input_features = s.input_features,
                              .state_size = s.state_size,
+                             .gates = s.gates(),
                              .d_old_h = d_old_h,
                              .d_input = true,
                              .d_weights = true},

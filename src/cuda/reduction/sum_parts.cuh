@@ -9,10 +9,21 @@
 
 namespace lltm::cuda {
 
-/// result = the sum of the `count` rows of `parts`, added in order. acc_t is a number or float4.
-/// The first kThreads threads of all blocks call it.
-template <int kThreads, typename acc_t, typename Element>
-LLTM_DEVICE void sum_parts(const acc_t* parts, int64_t count, int64_t size, Element* result) {
+/// Contiguous sums.
+template <typename Element>
+struct SumsInOrder {
+  Element* data;
+
+  template <typename Value>
+  LLTM_DEVICE void store(int64_t index, Value sum) const {
+    data[index] = static_cast<Element>(sum);
+  }
+};
+
+/// Stores in `result` the sum of the `count` rows of `parts`, added in order. acc_t is a number or
+/// float4. The first kThreads threads of all blocks call it.
+template <int kThreads, typename acc_t, typename Result>
+LLTM_DEVICE void sum_parts(const acc_t* parts, int64_t count, int64_t size, const Result& result) {
   constexpr int kAtOnce = sizeof(acc_t) == 16 ? 4 : 16;
   const int64_t first = int64_t(blockIdx.x) * kThreads + threadIdx.x;
 #pragma unroll 1
@@ -30,32 +41,32 @@ LLTM_DEVICE void sum_parts(const acc_t* parts, int64_t count, int64_t size, Elem
         add(sum, some[i]);
       }
     }
-    result[column] = static_cast<Element>(sum);
+    result.store(column, sum);
   }
 }
 
-template <typename acc_t, typename Element>
+template <typename acc_t, typename Result>
 struct SumPartsArguments {
   const acc_t* parts;
   int64_t count, size;
-  Element* result;
+  Result result;
 };
 
 constexpr int kSumThreads = 256;
 
-template <typename acc_t, typename Element>
+template <typename acc_t, typename Result>
 __global__ void __launch_bounds__(kSumThreads)
-    sum_parts_kernel(const __grid_constant__ SumPartsArguments<acc_t, Element> arguments) {
+    sum_parts_kernel(const __grid_constant__ SumPartsArguments<acc_t, Result> arguments) {
   wait_for_previous_kernel();
   start_next_kernel();
   sum_parts<kSumThreads>(arguments.parts, arguments.count, arguments.size, arguments.result);
 }
 
-template <typename acc_t, typename Element>
+template <typename acc_t, typename Result>
 cudaError_t launch_sum_parts(
-    const acc_t* parts, int64_t count, int64_t size, Element* result, cudaStream_t stream) {
-  return launch_in_clusters<&sum_parts_kernel<acc_t, Element>, kSumThreads>(
-      SumPartsArguments<acc_t, Element>{parts, count, size, result},
+    const acc_t* parts, int64_t count, int64_t size, const Result& result, cudaStream_t stream) {
+  return launch_in_clusters<&sum_parts_kernel<acc_t, Result>, kSumThreads>(
+      SumPartsArguments<acc_t, Result>{parts, count, size, result},
       grid_of(ceil_div(size, kSumThreads)),
       1,
       stream);

@@ -12,7 +12,7 @@ namespace lltm::cuda {
 
 /// The sizes of a backward, and which of its products are wanted.
 struct WantedGradients {
-  int64_t batch, input_features, state_size;
+  int64_t batch, input_features, state_size, gates;
   bool d_old_h, d_input, d_weights;
 };
 
@@ -45,7 +45,7 @@ inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
            : shares_k && ranks > 1 ? RanksShare::kK
                                    : RanksShare::kNothing;
   };
-  const int64_t gates = 3 * of.state_size, width = of.state_size + of.input_features;
+  const int64_t gates = of.gates, width = of.state_size + of.input_features;
   const int state_chunks = tiles_of(gates, chunk_k), weight_chunks = tiles_of(of.batch, chunk_k);
   GradientSchedule s{};
   if (float32) {
@@ -117,9 +117,10 @@ inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
                             {.batch = p.batch,
                              .input_features = p.input_features,
                              .state_size = p.state_size,
+                             .gates = p.gates,
                              .d_old_h = p.d_old_h != nullptr,
                              .d_input = p.d_input != nullptr,
-                             .d_weights = p.d_weights != nullptr},
+                             .d_weights = p.d_weights.any_wanted()},
                             plan,
                             has_one_segment(arithmetic, p));
 }

@@ -130,7 +130,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   const int column = thread % kLanes * kWidth, group = thread / kLanes;
   const bool inside = column < columns;  // widths are multiples of kWidth
   const bool state_wanted = piece.of(p.d_old_h, p.d_input) != nullptr;
-  const bool weights_wanted = p.d_weights != nullptr;
+  const bool weights_wanted = p.d_weights.any_wanted();
   const bool cell_wanted = strip == 0;
 
   const int64_t begin = int64_t(arguments.split.first_chunk(cluster_rank())) * kGroups;
@@ -251,9 +251,9 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   }
 
   const int64_t width = state_size + p.input_features;
-  Element* d_weights = weights_wanted
-                           ? static_cast<Element*>(p.d_weights) + (begin + group) * width + in_row
-                           : nullptr;
+  Element* d_weights =
+      weights_wanted ? static_cast<Element*>(p.d_weights.of_h) + (begin + group) * width + in_row
+                     : nullptr;
   int stage = 0;
 #pragma unroll 1
   for (int first = 0; first < hidden; first += kHidden) {
@@ -338,7 +338,7 @@ cudaError_t launch_backward_few_rows_of(const GateGradientsParams<scalar_t>& cel
                                         int ranks,
                                         cudaStream_t stream) {
   using Strip = FewRowsStrip<scalar_t, kRows, kWidth>;
-  const bool all = products.d_weights != nullptr;
+  const bool all = products.d_weights.any_wanted();
   const BackwardFewRowsArguments<scalar_t> arguments{
       .cell = cell,
       .products = products,
@@ -359,7 +359,7 @@ cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      cudaStream_t stream) {
   constexpr int kSize = sizeof(scalar_t);
   const bool fours = rows_are_vectors_of(4, products, products.state_size, kSize) &&
-                     reinterpret_cast<uintptr_t>(products.d_weights) % (4 * kSize) == 0;
+                     reinterpret_cast<uintptr_t>(products.d_weights.of_h) % (4 * kSize) == 0;
   return dispatch<kCountsOfFewRows>(products.batch, [&](auto rows) {
     return fours ? launch_backward_few_rows_of<scalar_t, rows, 4>(cell, products, ranks, stream)
                  : launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, ranks, stream);

@@ -349,7 +349,7 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
   return launch_sum_parts(static_cast<const accumulate_t<scalar_t>*>(params.workspace),
                           shares.parts,
                           3 * params.state_size,
-                          params.d_bias,
+                          SumsInOrder<scalar_t>{params.d_bias},
                           stream);
 }
 

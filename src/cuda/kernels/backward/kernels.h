@@ -40,12 +40,12 @@ inline TransposedInputs transposed_inputs(const BackwardProblem& p,
           .state_size = p.state_size,
           .input = p.input,
           .old_h = p.old_h,
-          .transposed = p.d_weights != nullptr ? workspace : nullptr,
+          .transposed = p.d_weights.any_wanted() ? workspace : nullptr,
           .in_order = in_order};
 }
 inline int64_t transposed_floats(const BackwardProblem& p) {
   const TransposedInputs inputs = transposed_inputs(p, nullptr, false);
-  return p.d_weights != nullptr ? inputs.columns() * inputs.row_stride() : 0;
+  return p.d_weights.any_wanted() ? inputs.columns() * inputs.row_stride() : 0;
 }
 
 template <typename scalar_t>
@@ -92,9 +92,9 @@ inline int64_t workspace_floats(Arithmetic arithmetic,
     return floats_of_parts(schedule_gradients(arithmetic, p, plan), plan) +
            (arithmetic == Arithmetic::kTf32 ? transposed_floats(p) : 0);
   }
-  // Whole matrices.
-  const int64_t weights = 3 * p.state_size * (p.state_size + p.input_features);
-  return p.d_weights != nullptr && plan.weight_parts > 1 ? plan.weight_parts * weights : 0;
+  // Whole matrices, [h | input].
+  const int64_t weights = p.gates * (p.state_size + p.input_features);
+  return p.d_weights.any_wanted() && plan.weight_parts > 1 ? plan.weight_parts * weights : 0;
 }
 
 /// Computes all wanted products, on compute capability 9.0 with code built for 90a. TMA can

@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(StateProduct::kThreads, kBlocksPerSm)
     product.store(result);
     __syncthreads();
     const int64_t width = p.state_size + p.input_features;
-    write_tile<kThreads, kTileN>(static_cast<Element*>(p.d_weights) + first_row * width +
+    write_tile<kThreads, kTileN>(static_cast<Element*>(p.d_weights.of_h) + first_row * width +
                                      piece.of(int64_t{0}, p.state_size) + first_column,
                                  width,
                                  rows,
@@ -156,7 +156,7 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
   constexpr int kSize = sizeof(typename StateProduct::Element);
   const int64_t state = params.state_size, features = params.input_features;
   const int64_t gate_columns = 3 * state;
-  const bool weights_wanted = params.d_weights != nullptr;
+  const bool weights_wanted = params.d_weights.any_wanted();
   const Segments state_columns = segments_of(
       params.d_old_h != nullptr ? state : 0, params.d_input != nullptr ? features : 0, kTile);
   const Segments weight_columns =
@@ -178,7 +178,7 @@ cudaError_t launch_backward_tile(const BackwardProblem& params, int split, cudaS
       .weight_tiles = weight_tiles,
       .d_old_h_fours = fours(params.d_old_h, state),
       .d_input_fours = fours(params.d_input, features),
-      .d_weights_fours = fours(params.d_weights, state + features) && state % 4 == 0};
+      .d_weights_fours = fours(params.d_weights.of_h, state + features) && state % 4 == 0};
   const unsigned blocks = (state_blocks + weight_tiles + ranks - 1) / ranks * ranks;
   if (blocks == 0) {
     return cudaSuccess;

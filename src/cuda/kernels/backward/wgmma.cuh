@@ -195,7 +195,7 @@ LLTM_DEVICE void write_gradient_tile(const GradientArguments& arguments,
       const GradientResults& results = arguments.results;
       const int64_t width = results.state_size + results.input_features;
       write_dealt_columns(
-          {.data = static_cast<float*>(results.d_weights) + unit.row * width + unit.column,
+          {.data = static_cast<float*>(results.d_weights.of_h) + unit.row * width + unit.column,
            .stride = width,
            .rows = 3 * results.state_size - unit.row,
            .columns = width - unit.column,
@@ -344,10 +344,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
     if (const BiasParts& bias = arguments.results.bias; bias.parts != nullptr) {
       // While the first operands are being copied.
       wait_for_previous_kernel();
+      using Element = typename Tile::Product::Element;
       sum_parts<kGradientThreads>(bias.parts,
                                   bias.count,
-                                  3 * arguments.results.state_size,
-                                  static_cast<typename Tile::Product::Element*>(bias.d_bias));
+                                  arguments.results.gates,
+                                  SumsInOrder<Element>{static_cast<Element*>(bias.d_bias)});
     }
     schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
         cluster, rank, [&](const GradientUnit& unit) {

@@ -1,7 +1,8 @@
 // The products of the backward in float32 without TF32 on Hopper, by wgmma_three_tf32.cuh, in one
 // launch. Each block computes its share of the units of both products (gradient_schedule.h). A
 // cluster may share the K of a tile of d_old_h or d_input. For a long batch, d_weights are computed
-// in parts of the batch, which another kernel adds.
+// in parts of the batch, which another kernel adds. Nothing here depends on the number of gates, so
+// an LSTM's sequences have their products here, too.
 #include "../../epilogue/dealt_columns.cuh"
 #include "../../epilogue/write_tile.cuh"
 #include "../../problem.h"
@@ -29,10 +30,11 @@ struct Float32GradientArguments {
   CUtensorMap weights[kSegments], inputs[kSegments];  // the right ones
   BackwardProblem cell;
   GradientSchedule schedule;
-  KSplit split;         // of the state product
-  float* weight_parts;  // each a matrix like d_weights; d_weights itself if there is only one
-  // As TileOfResult has it: of d_old_h and d_input, and of both column ranges of d_weights.
-  bool state_at_vectors[kSegments], weights_at_vectors;
+  KSplit split;  // of the state product
+  // d_weights or, if they are computed in parts, the first of these, which follow each other.
+  WeightGradients<float> weights_to;
+  // As TileOfResult has it: of d_old_h and d_input, and of both blocks of d_weights.
+  bool state_at_vectors[kSegments], weights_at_vectors[kSegments];
 };
 
 #if defined(LLTM_HOPPER)
@@ -49,14 +51,14 @@ LLTM_DEVICE TileOfResult result_of(const Float32GradientArguments& arguments,
             .columns = width - unit.column,
             .at_vectors = arguments.state_at_vectors[unit.second_segment]};
   }
-  const int64_t gates = 3 * p.state_size, stride = p.state_size + p.input_features;
-  const int64_t row = unit.part * gates + unit.row;
-  return {.data = arguments.weight_parts + row * stride + (unit.second_segment ? p.state_size : 0) +
-                  unit.column,
+  const WeightGradients<float>& to = arguments.weights_to;
+  float* const block = unit.second_segment ? to.of_input : to.of_h;
+  const int64_t stride = unit.second_segment ? to.input_stride : to.h_stride;
+  return {.data = block + (unit.part * p.gates + unit.row) * stride + unit.column,
           .stride = stride,
-          .rows = gates - unit.row,
+          .rows = block == nullptr ? 0 : p.gates - unit.row,
           .columns = width - unit.column,
-          .at_vectors = arguments.weights_at_vectors};
+          .at_vectors = arguments.weights_at_vectors[unit.second_segment]};
 }
 #endif
 
@@ -87,8 +89,10 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   if (thread < Product::kMultipliers && bias.parts != nullptr) {
     // While the first operands are being copied.
     wait_for_previous_kernel();
-    sum_parts<Product::kMultipliers>(
-        bias.parts, bias.count, 3 * arguments.cell.state_size, static_cast<float*>(bias.d_bias));
+    sum_parts<Product::kMultipliers>(bias.parts,
+                                     bias.count,
+                                     arguments.cell.gates,
+                                     SumsInOrder<float>{static_cast<float*>(bias.d_bias)});
   }
 
   const auto right_of = [&](const GradientUnit& unit) {
@@ -155,7 +159,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
 /// Creates the maps of all wanted products' operands.
 template <typename Product>
 bool describe_operands(Float32GradientArguments* to, const BackwardProblem& p) {
-  const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
+  const int64_t state = p.state_size, features = p.input_features, gates = p.gates;
   const auto describe_d_gates = [&](CUtensorMap* map, int box_rows, int box_columns) {
     return describe(map,
                     {Arithmetic::kFloat32,
@@ -185,12 +189,39 @@ bool describe_operands(Float32GradientArguments* to, const BackwardProblem& p) {
   return done;
 }
 
+/// Whether rows of so many columns start at, and end before, multiples of four elements.
+bool in_fours(const Matrix& matrix, int64_t columns) {
+  return columns % 4 == 0 && matrix.starts_at_vectors(sizeof(float));
+}
+
+/// Adds parts of `size` elements, four at a time if no four belong to several rows or blocks.
+cudaError_t add_weight_parts(const float* parts,
+                             int64_t count,
+                             int64_t size,
+                             const WeightGradientSums<float>& sums,
+                             cudaStream_t stream) {
+  const WeightGradients<float>& to = sums.result;
+  if (!in_fours({to.of_h, to.h_stride}, sums.state_size) ||
+      !in_fours({to.of_input, to.input_stride}, sums.input_features)) {
+    return launch_sum_parts(parts, count, size, sums, stream);
+  }
+  const WeightGradientSums<float4> of_fours{{.of_h = reinterpret_cast<float4*>(to.of_h),
+                                             .of_input = reinterpret_cast<float4*>(to.of_input),
+                                             .h_stride = to.h_stride / 4,
+                                             .input_stride = to.input_stride / 4},
+                                            sums.state_size / 4,
+                                            sums.input_features / 4};
+  return launch_sum_parts(
+      reinterpret_cast<const float4*>(parts), count, size / 4, of_fours, stream);
+}
+
 template <typename Product>
 cudaError_t launch_tile(const BackwardProblem& p,
                         const GradientPlan& plan,
                         float* workspace,
                         cudaStream_t stream) {
-  const int64_t state = p.state_size, features = p.input_features, gates = 3 * state;
+  const int64_t state = p.state_size, features = p.input_features, gates = p.gates;
+  const int64_t width = state + features;
   Float32GradientArguments arguments{};
   arguments.schedule = schedule_gradients(Arithmetic::kFloat32, p, plan);
   const int parts = arguments.schedule.weights.parts;
@@ -200,12 +231,14 @@ cudaError_t launch_tile(const BackwardProblem& p,
   }
   arguments.cell = p;
   arguments.split = split_of_k(plan.ranks, tiles_of(gates, Product::kChunkK), Product::kTileM);
-  arguments.weight_parts = parts > 1 ? workspace : static_cast<float*>(p.d_weights);
+  const auto d_weights = p.d_weights.as<float>();
+  arguments.weights_to =
+      parts > 1 ? blocks_of(workspace, state, width, sizeof(float)).as<float>() : d_weights;
   arguments.state_at_vectors[0] = Matrix{p.d_old_h, state}.starts_at_vectors(sizeof(float));
   arguments.state_at_vectors[1] = Matrix{p.d_input, features}.starts_at_vectors(sizeof(float));
-  arguments.weights_at_vectors =
-      Matrix{arguments.weight_parts, state + features}.starts_at_vectors(sizeof(float)) &&
-      state % 4 == 0;
+  const WeightGradients<float>& to = arguments.weights_to;
+  arguments.weights_at_vectors[0] = in_fours({to.of_h, to.h_stride}, state);
+  arguments.weights_at_vectors[1] = in_fours({to.of_input, to.input_stride}, features);
   if (!describe_operands<Product>(&arguments, p)) {
     return cudaErrorInvalidValue;
   }
@@ -217,14 +250,7 @@ cudaError_t launch_tile(const BackwardProblem& p,
   if (error != cudaSuccess || arguments.schedule.weights.units == 0 || parts == 1) {
     return error;
   }
-  const int64_t size = gates * (state + features);
-  auto* const d_weights = static_cast<float*>(p.d_weights);
-  return size % 4 == 0 ? launch_sum_parts(reinterpret_cast<const float4*>(workspace),
-                                          parts,
-                                          size / 4,
-                                          reinterpret_cast<float4*>(d_weights),
-                                          stream)
-                       : launch_sum_parts(workspace, parts, size, d_weights, stream);
+  return add_weight_parts(workspace, parts, gates * width, {d_weights, state, features}, stream);
 }
 
 }  // namespace

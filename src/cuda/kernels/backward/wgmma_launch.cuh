@@ -51,9 +51,9 @@ bool describe_gradients(GradientArguments* arguments, Matrix transposed_inputs) 
     done = done && describe(&results.d_old_h, {kResult, {p.d_old_h, h}, p.batch, h, kBox, kBox}) &&
            describe(&results.d_input, {kResult, {p.d_input, x}, p.batch, x, kBox, kBox});
   }
-  if (!Tile::kDealsColumns && p.weight_alignment == 16 && p.d_weights != nullptr) {
+  if (!Tile::kDealsColumns && p.weight_alignment == 16 && p.d_weights.any_wanted()) {
     constexpr int kColumns = Tile::Staging::kColumns;
-    const Matrix all{p.d_weights, width};
+    const Matrix all{p.d_weights.of_h, width};
     const Matrix rest = all.from(first, kSize);
     done = done && describe(&results.d_weights_h, {kResult, all, gates, first, 64, kColumns}) &&
            describe(&results.d_weights_input, {kResult, rest, gates, second, 64, kColumns});
@@ -88,8 +88,8 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   static_cast<BackwardProblem&>(results) = p;
   results.one_segment = has_one_segment(Tile::kArithmetic, p);
   results.state_alignment = alignment({p.d_old_h, p.state_size}, {p.d_input, p.input_features});
-  results.weight_alignment =
-      alignment({p.d_weights, width}, {p.d_weights, results.one_segment ? width : p.state_size});
+  results.weight_alignment = alignment(
+      {p.d_weights.of_h, width}, {p.d_weights.of_h, results.one_segment ? width : p.state_size});
   results.state_first = static_cast<int>(p.d_old_h != nullptr ? 0 : p.state_size);
   results.state_end = static_cast<int>(p.d_input != nullptr ? width : p.state_size);
   arguments.parts = reinterpret_cast<float4*>(workspace);

@@ -79,16 +79,9 @@ struct GradientBlocks {
 
 /// d_weights, of parts that are matrices [h | input].
 template <typename Element>
-struct SumOfWeightParts {
+struct SumOfWeightParts : WeightGradientSums<Element> {
   const float* parts;  // (count, size)
   int64_t count, size;
-  WeightGradients<Element> result;
-  int64_t state_size, input_features;
-
-  LLTM_DEVICE void store(int64_t index, float sum) const {
-    const int64_t columns = state_size + input_features, row = index / columns;
-    result.store(row, index - row * columns, state_size, sum);
-  }
 };
 
 /// Adds parts by kLanes threads for each element, each of which adds every kLanes-th one.
@@ -401,13 +394,14 @@ cudaError_t launch_gradient_products(const GradientProducts<Element>& problem,
   if (error != cudaSuccess || problem.weight_parts == nullptr) {
     return error;
   }
-  return launch_sum(SumOfWeightParts<Element>{.parts = problem.weight_parts,
-                                              .count = problem.parts.count,
-                                              .size = problem.columns * inputs,
-                                              .result = problem.d_weights,
-                                              .state_size = problem.state_size,
-                                              .input_features = problem.input_features},
-                    stream);
+  return launch_sum(
+      SumOfWeightParts<Element>{
+          {problem.d_weights, problem.state_size, problem.input_features},
+          problem.weight_parts,
+          problem.parts.count,
+          problem.columns * inputs,
+      },
+      stream);
 }
 
 #define LLTM_INSTANTIATE(Element)                                                  \

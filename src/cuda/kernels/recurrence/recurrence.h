@@ -176,25 +176,6 @@ struct SumOfParts {
   }
 };
 
-/// Where the two blocks of d_weights are written, (columns, state_size) and (columns,
-/// input_features), which may be views of one matrix. Null data: the block is not wanted.
-template <typename Element>
-struct WeightGradients {
-  Element *of_h, *of_input;
-  int64_t h_stride, input_stride;  // between rows
-
-  bool any_wanted() const { return of_h != nullptr || of_input != nullptr; }
-  /// Of [h | input].
-  LLTM_DEVICE void store(int64_t row, int64_t column, int64_t state_size, float value) const {
-    const bool is_of_h = column < state_size;
-    Element* const to = is_of_h ? of_h + row * h_stride + column
-                                : of_input + row * input_stride + column - state_size;
-    if ((is_of_h ? of_h : of_input) != nullptr) {
-      *to = static_cast<Element>(value);
-    }
-  }
-};
-
 /// What is computed from d_gates of all steps. Null results are not wanted.
 ///   d_weights = d_gates.T @ [old_h | input], (columns, state_size + input_features)
 ///   d_input = d_gates @ input_weights, (steps, rows, input_features), contiguous
