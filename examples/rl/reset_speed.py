@@ -89,17 +89,21 @@ def cases(shape: Sequence[int], device: torch.device, dtype: torch.dtype) -> lis
 
 
 def seconds(run: Callable[[], object], device: torch.device) -> float:
-    """Wall time on a GPU, and on the CPU the processor time, which other work does not lengthen."""
+    """Of the second of two calls, so that what ran before does not count. Wall time on a GPU, and on the CPU the
+    processor time, which other work does not lengthen."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
-    start = clock()
-    run()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return clock() - start
+    taken = 0.0
+    for _ in range(2):
+        start = clock()
+        run()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        taken = clock() - start
+    return taken
 
 
 def measure(cases: Sequence[Case], device: torch.device, rounds: int) -> dict[str, tuple[float, float]]:
-    """The seconds of a forward, and of a forward and backward. The layers take turns; the first round only warms up."""
+    """The seconds of a forward, and of a forward and backward. The layers take turns."""
 
     def forward(case: Case) -> Tensor:
         with torch.no_grad():
@@ -109,10 +113,9 @@ def measure(cases: Sequence[Case], device: torch.device, rounds: int) -> dict[st
         return torch.autograd.grad(case.run().sum(), list(case.layer.parameters()))
 
     times = [
-        [[seconds(partial(call, case), device) for call in (forward, both)] for case in cases]
-        for _ in range(rounds + 1)
+        [[seconds(partial(call, case), device) for call in (forward, both)] for case in cases] for _ in range(rounds)
     ]
-    fastest = torch.tensor(times[1:]).amin(0).tolist()
+    fastest = torch.tensor(times).amin(0).tolist()
     return {case.name: tuple(pair) for case, pair in zip(cases, fastest, strict=True)}
 
 
