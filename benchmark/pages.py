@@ -26,7 +26,7 @@ PAGES = [
 ]
 
 SPEED = ROOT / "docs" / "_static" / "speed.svg"
-SPEED_OF = "h100/sequence.jsonl"
+SPEED_OF = "h100/lstm.jsonl"
 """The measurements that the picture of speed shows."""
 
 KINDS = ("method", "tables", "speedups", "speedups of lltm.LSTM", "quality", "serving")

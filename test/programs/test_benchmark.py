@@ -253,7 +253,7 @@ class TestSpeed:
             vars(Row(section, "cuda", 1, dtype, "training", shape, peer, us, clock="device", variant="padded"))
             for dtype in speed.DTYPES
             for shape in shapes
-            for peer, us in {"LLTM": 2.0, "LSTM": 9.0, "GRU": 5.0, "loop": 1.0}.items()
+            for peer, us in {"LLTM": 2.0, "lltm.LSTM": 3.6, "LSTM": 9.0, "loop": 1.0}.items()
         ]
         return ElementTree.fromstring(speed.svg(pandas.DataFrame(rows), "NVIDIA H100 80GB HBM3"))
 
@@ -272,7 +272,7 @@ class TestSpeed:
     def test_a_series_is_drawn_as_lines(self):
         picture = self.picture("hidden size", ["256,64,128,128", "256,64,384,384", "256,64,512,512"])
         lines = list(picture.iter("{http://www.w3.org/2000/svg}polyline"))
-        assert [line.get("class") for line in lines] == ["line ours", "line cudnn-lstm", "line cudnn-gru"] * 2
+        assert [line.get("class") for line in lines] == ["line lstm", "line ours", "line cudnn-lstm"] * 2
         texts = self.texts(picture)
         assert texts.count("2.5x") == 4 and "384" not in texts and texts.count("512") == 2
         assert texts[0].endswith("NVIDIA H100") and texts[1].startswith("256 steps, batch 64; input size")
