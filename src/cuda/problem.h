@@ -204,15 +204,7 @@ struct WeightGradients {
   }
 };
 
-/// The blocks of a contiguous matrix, [h | input], of `width` columns of `size` bytes, or of none.
-inline WeightGradients<void> blocks_of(void* matrix, int64_t state_size, int64_t width, int size) {
-  void* const of_input =
-      matrix == nullptr ? nullptr : static_cast<char*>(matrix) + state_size * size;
-  return {matrix, of_input, width, width};
-}
-
-/// The same with the sizes of the blocks, for sums that are counted as elements of one matrix,
-/// [h | input].
+/// The same for sums that are counted as elements of one matrix, [h | input].
 template <typename Element>
 struct WeightGradientSums {
   WeightGradients<Element> result;
@@ -224,6 +216,13 @@ struct WeightGradientSums {
     result.store(row, index - row * columns, state_size, sum);
   }
 };
+
+/// The blocks of a contiguous matrix, [h | input], of `width` columns of `size` bytes, or of none.
+inline WeightGradients<void> blocks_of(void* matrix, int64_t state_size, int64_t width, int size) {
+  void* const of_input =
+      matrix == nullptr ? nullptr : static_cast<char*>(matrix) + state_size * size;
+  return {matrix, of_input, width, width};
+}
 
 /// d_bias as a sum of parts, each over a part of the batch, which are added in order.
 struct BiasParts {
