@@ -25,7 +25,7 @@ inline constexpr cuda::DeviceFacts kH200{
     .shared_bytes_a_block = 227 * 1024,
     .tiles = true,
     .wgmma = true,
-    .resident = {132, 132, 126, 120, 100, 126, 98, 120, 0, 0, 0, 0, 0, 0, 0, 112},
+    .resident = {132, 132, 126, 120, 100, 126, 98, 120, 0, 0, 0, 84, 0, 0, 0, 112},
     .resident_by_two = {264, 264, 252, 248, 235, 252, 224, 240}};
 
 /// An eighth of an H200, where large clusters do not fit.

@@ -92,32 +92,42 @@ inline constexpr auto kFmaTiles<4> = std::to_array<RecurrenceTile>({
     {.state_size = 256, .rows = 5, .cluster = 8},
 });
 
-/// The tiles by mma.sync: what registers have room for. Only the largest clusters depend on the
-/// cell.
-constexpr auto mma_tiles(const RecurrenceTile& of_384, const RecurrenceTile& of_512) {
-  return std::to_array<RecurrenceTile>({
-      {.state_size = 32, .rows = 1},
-      {.state_size = 32, .rows = 8},
-      {.state_size = 64, .rows = 1},
-      {.state_size = 64, .rows = 8},
-      {.state_size = 96, .rows = 1},
-      {.state_size = 96, .rows = 8},
-      {.state_size = 128, .rows = 1},
-      {.state_size = 128, .rows = 8},
-      {.state_size = 128, .rows = 32},
-      {.state_size = 128, .rows = 32, .x_inside = true},
-      {.state_size = 256, .rows = 32, .cluster = 4},
-      of_384,
-      of_512,
-  });
-}
-/// Those for a cell of 3 or 4 gates.
+/// The tiles by mma.sync for a cell of 3 or 4 gates: what registers have room for. For a state of
+/// 384 and 4 gates, the larger clusters take fewer rows at once, and each row less time.
 template <int kGates>
-inline constexpr auto kMmaTiles =
-    kGates == 3 ? mma_tiles({.state_size = 384, .rows = 32, .cluster = 6},
-                            {.state_size = 512, .rows = 16, .cluster = 8})
-                : mma_tiles({.state_size = 384, .rows = 24, .cluster = 8},
-                            {.state_size = 512, .rows = 16, .cluster = 16});
+inline constexpr std::array<RecurrenceTile, 0> kMmaTiles{};
+template <>
+inline constexpr auto kMmaTiles<3> = std::to_array<RecurrenceTile>({
+    {.state_size = 32, .rows = 1},
+    {.state_size = 32, .rows = 8},
+    {.state_size = 64, .rows = 1},
+    {.state_size = 64, .rows = 8},
+    {.state_size = 96, .rows = 1},
+    {.state_size = 96, .rows = 8},
+    {.state_size = 128, .rows = 1},
+    {.state_size = 128, .rows = 8},
+    {.state_size = 128, .rows = 32},
+    {.state_size = 128, .rows = 32, .x_inside = true},
+    {.state_size = 256, .rows = 32, .cluster = 4},
+    {.state_size = 384, .rows = 32, .cluster = 6},
+    {.state_size = 512, .rows = 16, .cluster = 8},
+});
+template <>
+inline constexpr auto kMmaTiles<4> = std::to_array<RecurrenceTile>({
+    {.state_size = 32, .rows = 1},
+    {.state_size = 32, .rows = 8},
+    {.state_size = 64, .rows = 1},
+    {.state_size = 64, .rows = 8},
+    {.state_size = 96, .rows = 1},
+    {.state_size = 96, .rows = 8},
+    {.state_size = 128, .rows = 1},
+    {.state_size = 128, .rows = 8},
+    {.state_size = 128, .rows = 32, .x_inside = true},
+    {.state_size = 256, .rows = 32, .cluster = 4},
+    {.state_size = 384, .rows = 24, .cluster = 8},
+    {.state_size = 384, .rows = 24, .cluster = 12},
+    {.state_size = 512, .rows = 16, .cluster = 16},
+});
 
 /// The warps by mma.sync that have the same columns of the state, each a share of K: in a cluster
 /// as many as make a block of at least 8 warps.
