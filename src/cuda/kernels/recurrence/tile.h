@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace lltm::cuda {
@@ -92,20 +93,26 @@ inline constexpr auto kFmaTiles<4> = std::to_array<RecurrenceTile>({
     {.state_size = 256, .rows = 5, .cluster = 8},
 });
 
-/// The tiles by mma.sync for a cell of 3 or 4 gates: what registers have room for. For a state of
-/// 384 and 4 gates, the larger clusters take fewer rows at once, and each row less time.
+/// The tiles by mma.sync: those of blocks by themselves with up to 8 rows, then the `others`.
+template <size_t kOthers>
+constexpr auto mma_tiles(const RecurrenceTile (&others)[kOthers]) {
+  constexpr int kStates[] = {32, 64, 96, 128}, kRows[] = {1, 8};
+  std::array<RecurrenceTile, 8 + kOthers> all{};
+  auto* tile = all.data();
+  for (const int state_size : kStates) {
+    for (const int rows : kRows) {
+      *tile++ = {.state_size = state_size, .rows = rows};
+    }
+  }
+  std::copy_n(others, kOthers, tile);
+  return all;
+}
+/// Those for a cell of 3 or 4 gates: what registers have room for. For a state of 384 and 4 gates,
+/// larger clusters, of which fewer are resident, spend less time on a row.
 template <int kGates>
 inline constexpr std::array<RecurrenceTile, 0> kMmaTiles{};
 template <>
-inline constexpr auto kMmaTiles<3> = std::to_array<RecurrenceTile>({
-    {.state_size = 32, .rows = 1},
-    {.state_size = 32, .rows = 8},
-    {.state_size = 64, .rows = 1},
-    {.state_size = 64, .rows = 8},
-    {.state_size = 96, .rows = 1},
-    {.state_size = 96, .rows = 8},
-    {.state_size = 128, .rows = 1},
-    {.state_size = 128, .rows = 8},
+inline constexpr auto kMmaTiles<3> = mma_tiles({
     {.state_size = 128, .rows = 32},
     {.state_size = 128, .rows = 32, .x_inside = true},
     {.state_size = 256, .rows = 32, .cluster = 4},
@@ -113,15 +120,7 @@ inline constexpr auto kMmaTiles<3> = std::to_array<RecurrenceTile>({
     {.state_size = 512, .rows = 16, .cluster = 8},
 });
 template <>
-inline constexpr auto kMmaTiles<4> = std::to_array<RecurrenceTile>({
-    {.state_size = 32, .rows = 1},
-    {.state_size = 32, .rows = 8},
-    {.state_size = 64, .rows = 1},
-    {.state_size = 64, .rows = 8},
-    {.state_size = 96, .rows = 1},
-    {.state_size = 96, .rows = 8},
-    {.state_size = 128, .rows = 1},
-    {.state_size = 128, .rows = 8},
+inline constexpr auto kMmaTiles<4> = mma_tiles({
     {.state_size = 128, .rows = 32, .x_inside = true},
     {.state_size = 256, .rows = 32, .cluster = 4},
     {.state_size = 384, .rows = 24, .cluster = 8},
