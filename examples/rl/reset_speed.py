@@ -92,14 +92,12 @@ def seconds(run: Callable[[], object], device: torch.device) -> float:
     """Of the second of two calls, so that what ran before does not count. Wall time on a GPU, and on the CPU the
     processor time, which other work does not lengthen."""
     clock = time.perf_counter if device.type == "cuda" else time.process_time
-    taken = 0.0
     for _ in range(2):
         start = clock()
         run()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        taken = clock() - start
-    return taken
+    return clock() - start
 
 
 def measure(cases: Sequence[Case], device: torch.device, rounds: int) -> dict[str, tuple[float, float]]:
