@@ -23,8 +23,8 @@ SERIES = {
 }
 """The class of the style and the label of each peer, in the order in which they are drawn."""
 
-OURS, BASELINE = "lltm.LSTM", "LSTM"
-"""The peers whose speedup stands below each point of ours: the same cell."""
+FASTER, BASELINE = "lltm.LSTM", "LSTM"
+"""The peers, of the same cell, whose speedup stands above each point of the baseline."""
 
 STYLE = """
   .card { fill: #ffffff; stroke: #d0d7de }
@@ -114,9 +114,9 @@ def panel(dtype: str, found: list[Point], y: Scale) -> Iterator[str]:
     # The sizes of a series are to scale. Other shapes have equal distances, and their batch below.
     places = [x(size) if one_series else left + step * (index + 0.5) for index, size in enumerate(sizes)]
     for place, (_, batch, size), us in zip(places, shapes, shapes.values(), strict=True):
-        speedup = us[BASELINE] / us[OURS]
+        speedup = us[BASELINE] / us[FASTER]
         if not one_series or math.log2(size).is_integer():
-            yield text(place, y(us[BASELINE]) - 14, f"{speedup:.1f}x", f"peer {SERIES[OURS][0]} small middle")
+            yield text(place, y(us[BASELINE]) - 14, f"{speedup:.1f}x", f"peer {SERIES[FASTER][0]} small middle")
             yield text(place, BOTTOM + 24, str(size), "small middle")
         if not one_series:
             yield line(place, y(min(us.values())), place, y(max(us.values())), "link")
