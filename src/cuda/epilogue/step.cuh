@@ -71,7 +71,9 @@ class StepEpilogue {
           }
         }
         read(o.old_cell[r], old_cell + r * kFragmentRowStep * p_.old_cell.stride, o.columns);
-        o.turn[r] = turn_of(row + r * kFragmentRowStep);
+        if (rows_differ()) {
+          o.turn[r] = turn_of(row + r * kFragmentRowStep);
+        }
       }
     }
   }
@@ -90,46 +92,70 @@ class StepEpilogue {
         z,
         h,
         c);
+    const auto write_rows = [&](auto differ) {
 #pragma unroll
-    for (int r = 0; r < kRows; ++r) {
-      if (r >= o.rows) {
-        return;
-      }
-      const Turn turn = o.turn[r];
-      const int64_t row = o.row + r * kFragmentRowStep;
-      const int64_t index = row * p_.state_size + o.column;
-      const bool runs = turn != Turn::kIdle, goes_on = turn != Turn::kBeginsAnew;
-      const auto write = [&](auto* to, const acc_t* values, bool values_count) {
-        write_columns<kColumns>(to, values, o.columns, p_.state_size, values_count);
-      };
-      write(element(p_.new_h, index), h + r * kColumns, runs);
-      if (p_.new_cell != nullptr) {
-        write(element(p_.new_cell, index), c + r * kColumns, runs);
-      }
-      if (p_.gates != nullptr) {
-        const int64_t first_gate = first_gate_of(index, o.column);
-#pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          write(element(p_.gates, first_gate + gate * p_.state_size), z[gate] + r * kColumns, runs);
+      for (int r = 0; r < kRows; ++r) {
+        if (r < o.rows) {
+          write_row<differ>(o, r, z, h, c);
         }
       }
-      if (!runs) {
-        continue;
-      }
-      if (void* const next_h = const_cast<void*>(p_.next_h.data);
-          turn == Turn::kEnds || next_h != nullptr) {
-        write(turn == Turn::kEnds ? element(p_.h_n, index)
-                                  : element(next_h, row * p_.next_h.stride + o.column),
-              h + r * kColumns,
-              goes_on);
-      }
-      if (p_.next_cell != nullptr) {
-        write(static_cast<acc_t*>(p_.next_cell) + index, c + r * kColumns, goes_on);
-      }
+    };
+    if (rows_differ()) {
+      write_rows(std::true_type{});
+    } else {
+      write_rows(std::false_type{});
     }
   }
 
  private:
+  /// Writes one of the rows; if they do not differ, they all go on or end.
+  template <bool kDiffer>
+  LLTM_DEVICE void write_row(const Fetched& o,
+                             int r,
+                             const acc_t (&z)[kGates][kRows * kColumns],
+                             const acc_t (&h)[kRows * kColumns],
+                             const acc_t (&c)[kRows * kColumns]) const {
+    const Turn turn = kDiffer ? o.turn[r] : turn_of_all();
+    const int64_t row = o.row + r * kFragmentRowStep;
+    const int64_t index = row * p_.state_size + o.column;
+    const bool runs = turn != Turn::kIdle, goes_on = turn != Turn::kBeginsAnew;
+    const auto write = [&](auto* to, const acc_t* values, bool values_count) {
+      write_columns<kColumns>(to, values + r * kColumns, o.columns, p_.state_size, values_count);
+    };
+    write(element(p_.new_h, index), h, runs);
+    if (p_.new_cell != nullptr) {
+      write(element(p_.new_cell, index), c, runs);
+    }
+    if (p_.gates != nullptr) {
+      const int64_t first_gate = first_gate_of(index, o.column);
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        write(element(p_.gates, first_gate + gate * p_.state_size), z[gate], runs);
+      }
+    }
+    if (!runs) {
+      return;
+    }
+    if (void* const next_h = const_cast<void*>(p_.next_h.data);
+        turn == Turn::kEnds || next_h != nullptr) {
+      write(turn == Turn::kEnds ? element(p_.h_n, index)
+                                : element(next_h, row * p_.next_h.stride + o.column),
+            h,
+            goes_on);
+    }
+    if (p_.next_cell != nullptr) {
+      write(static_cast<acc_t*>(p_.next_cell) + index, c, goes_on);
+    }
+  }
+
+  /// Whether there is a turn for each row. A batch without lengths and resets, in which all rows do
+  /// the same, has fewer instructions of its own; but not where elements are written one by one,
+  /// which takes many.
+  LLTM_DEVICE bool rows_differ() const {
+    return !kAllExist<kColumns> || p_.rows.lengths != nullptr || p_.rows.reset != nullptr;
+  }
+
+  LLTM_DEVICE Turn turn_of_all() const { return p_.next_t == kNever ? Turn::kEnds : Turn::kGoesOn; }
   LLTM_DEVICE Turn turn_of(int64_t row) const {
     const int64_t length = p_.rows.length_of(row);
     if (p_.t >= length) {
