@@ -65,14 +65,17 @@ inline auto call_forward(const Arguments& arguments) {
   return forward(input, weights, bias, old_h, old_cell);
 }
 
-inline Arguments random_arguments(const Sizes& sizes, const at::TensorOptions& options) {
+/// With parameters of `gates` gates: 3, or 4 of an LSTM.
+inline Arguments random_arguments(const Sizes& sizes,
+                                  const at::TensorOptions& options,
+                                  int64_t gates = 3) {
   const auto [batch, input_features, state_size] = sizes;
   const auto random = [](at::IntArrayRef shape) { return at::randn(shape, at::kDouble); };
   // This scale of the weights keeps z near 1 for any size.
   const double scale = 1 / std::sqrt(static_cast<double>(state_size + input_features));
   return Arguments{random({batch, input_features}),
-                   random({3 * state_size, state_size + input_features}) * scale,
-                   random({3 * state_size}),
+                   random({gates * state_size, state_size + input_features}) * scale,
+                   random({gates * state_size}),
                    random({batch, state_size}),
                    random({batch, state_size})}
       .to(options);

@@ -27,11 +27,15 @@ class ForcedPath {
 
 using PathCase = std::tuple<std::string, at::ScalarType, Sizes>;
 
-inline std::string path_case_name(const testing::TestParamInfo<PathCase>& info) {
-  auto [path, dtype, sizes] = info.param;
+inline std::string case_name(std::string path, at::ScalarType dtype, const Sizes& sizes) {
   std::ranges::replace(path, ':', '_');
   return "CUDA_" + path + "_" + c10::toString(dtype) + "_" + std::to_string(sizes.batch) + "_" +
          std::to_string(sizes.input_features) + "_" + std::to_string(sizes.state_size);
+}
+
+inline std::string path_case_name(const testing::TestParamInfo<PathCase>& info) {
+  const auto& [path, dtype, sizes] = info.param;
+  return case_name(path, dtype, sizes);
 }
 
 }  // namespace lltm::test

@@ -8,7 +8,6 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
-#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -18,21 +17,37 @@ namespace {
 
 constexpr int64_t kPathSteps = 4;
 
-class CudaSequencePath : public testing::TestWithParam<PathCase> {};
+enum class Cell { kLltm, kLstm };
+
+using SequenceCase = std::tuple<Cell, std::string, at::ScalarType, Sizes>;
+
+class CudaSequencePath : public testing::TestWithParam<SequenceCase> {};
+
+std::string sequence_case_name(const testing::TestParamInfo<SequenceCase>& info) {
+  const auto& [cell, path, dtype, sizes] = info.param;
+  return (cell == Cell::kLltm ? "Lltm_" : "Lstm_") + case_name(path, dtype, sizes);
+}
 
 struct SequenceResults {
   std::vector<at::Tensor> forward, gradients;
 };
 
-constexpr std::array<bool, 5> kAll{1, 1, 1, 1, 1}, kStates{0, 0, 0, 1, 1};
+enum class Wanted { kAll, kStates };
+
+template <typename... Tensors>
+std::vector<at::Tensor> as_vector(const std::tuple<Tensors...>& tensors) {
+  return std::apply([](const auto&... t) { return std::vector<at::Tensor>{t...}; }, tensors);
+}
 
 /// Rows have lengths of 0 to kPathSteps and some resets. The forward's results are also the
 /// gradients of the backward.
-SequenceResults results_of(const Arguments& arguments,
+SequenceResults results_of(Cell cell,
+                           const Arguments& arguments,
                            at::ScalarType dtype,
-                           std::array<bool, 5> mask) {
+                           Wanted wanted) {
   const Arguments a = arguments.to(at::TensorOptions(at::kCUDA).dtype(dtype));
-  const int64_t batch = a.input.size(1);
+  const auto& [input, weights, bias, h0, c0] = a;
+  const int64_t batch = input.size(1), state_size = h0.size(1);
   const at::TensorOptions device(at::kCUDA);
   const at::Tensor lengths = at::arange(batch, device.dtype(at::kLong)).remainder_(kPathSteps + 1);
   const at::Tensor reset = at::arange(kPathSteps * batch, device)
@@ -40,38 +55,64 @@ SequenceResults results_of(const Arguments& arguments,
                                .eq_(0)
                                .to(at::kBool)
                                .view({kPathSteps, batch});
-  const auto [output, h_n, c_n, cells, gates] = sequence(a.input,
-                                                         a.weights,
-                                                         a.bias,
-                                                         a.old_h,
-                                                         a.old_cell,
-                                                         lengths,
-                                                         reset,
-                                                         /*reverse=*/false,
-                                                         /*keep=*/true);
-  const auto [d_input, d_weights, d_bias, d_h0, d_c0] = sequence_backward(output,
-                                                                          h_n,
-                                                                          c_n,
-                                                                          cells,
-                                                                          output,
-                                                                          cells,
-                                                                          gates,
-                                                                          a.input,
-                                                                          a.weights,
-                                                                          a.bias,
-                                                                          a.old_h,
-                                                                          a.old_cell,
-                                                                          lengths,
-                                                                          reset,
-                                                                          /*reverse=*/false,
-                                                                          mask);
-  return {{output, h_n, c_n, cells, gates}, {d_input, d_weights, d_bias, d_h0, d_c0}};
+  constexpr bool kReverse = false, kKeep = true;
+  const bool all = wanted == Wanted::kAll;
+  SequenceResults found;
+  if (cell == Cell::kLltm) {
+    const auto results = sequence(input, weights, bias, h0, c0, lengths, reset, kReverse, kKeep);
+    const auto& [output, h_n, c_n, cells, gates] = results;
+    found = {as_vector(results),
+             as_vector(sequence_backward(output,
+                                         h_n,
+                                         c_n,
+                                         cells,
+                                         output,
+                                         cells,
+                                         gates,
+                                         input,
+                                         weights,
+                                         bias,
+                                         h0,
+                                         c0,
+                                         lengths,
+                                         reset,
+                                         kReverse,
+                                         {all, all, all, true, true}))};
+  } else {
+    const at::Tensor weight_hh = weights.slice(1, 0, state_size),
+                     weight_ih = weights.slice(1, state_size);
+    const auto results =
+        lstm(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, kReverse, kKeep);
+    const auto& [output, h_n, c_n, cells, gates] = results;
+    found = {as_vector(results),
+             as_vector(lstm_backward(output,
+                                     h_n,
+                                     c_n,
+                                     cells,
+                                     output,
+                                     cells,
+                                     gates,
+                                     input,
+                                     weight_ih,
+                                     weight_hh,
+                                     bias,
+                                     h0,
+                                     c0,
+                                     lengths,
+                                     reset,
+                                     kReverse,
+                                     {all, all, all, all, true, true}))};
+  }
+  // Gates are unspecified beyond a row's length.
+  const at::Tensor runs = at::arange(kPathSteps, device).unsqueeze(1).lt(lengths).unsqueeze(2);
+  found.forward.back() = found.forward.back().where(runs, at::zeros({}, a.input.options()));
+  return found;
 }
 
 /// Rounded to the dtype, also for float64.
-Arguments sequence_arguments(const Sizes& sizes, at::ScalarType dtype) {
+Arguments sequence_arguments(Cell cell, const Sizes& sizes, at::ScalarType dtype) {
   at::manual_seed(1);
-  Arguments arguments = random_arguments(sizes, dtype);
+  Arguments arguments = random_arguments(sizes, dtype, cell == Cell::kLltm ? 3 : 4);
   arguments.input = at::randn({kPathSteps, sizes.batch, sizes.input_features}, at::kDouble)
                         .to(at::kFloat)
                         .to(dtype);
@@ -94,38 +135,39 @@ void expect_all_close(const std::vector<at::Tensor>& actual,
 }
 
 TEST_P(CudaSequencePath, IsWhatFloat64Gives) {
-  const auto [path, dtype, sizes] = GetParam();
+  const auto& [cell, path, dtype, sizes] = GetParam();
   LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
-  const Arguments arguments = sequence_arguments(sizes, dtype);
+  const Arguments arguments = sequence_arguments(cell, sizes, dtype);
+  const SequenceResults expected = results_of(cell, arguments, at::kDouble, Wanted::kAll);
   const ForcedPath forced(path);
-  const SequenceResults actual = results_of(arguments, dtype, kAll),
-                        expected = results_of(arguments, at::kDouble, kAll);
+  const SequenceResults actual = results_of(cell, arguments, dtype, Wanted::kAll);
   expect_all_close(actual.forward, expected.forward, "result ", dtype, 2);
   // A sum over steps and rows of gradients that are rounded at each step.
   expect_all_close(actual.gradients, expected.gradients, "gradient ", dtype, 4);
-  const SequenceResults again = results_of(arguments, dtype, kAll);
+  const SequenceResults again = results_of(cell, arguments, dtype, Wanted::kAll);
   for (size_t k = 0; k < actual.forward.size(); ++k) {
     EXPECT_TRUE(at::equal(again.forward[k], actual.forward[k])) << "result " << k;
+  }
+  for (size_t k = 0; k < actual.gradients.size(); ++k) {
     EXPECT_TRUE(at::equal(again.gradients[k], actual.gradients[k])) << "gradient " << k;
   }
 }
 
 /// The steps alone, without the products over all steps, which are cuBLAS's in 16 bits.
 TEST_P(CudaSequencePath, GivesTheGradientsOfStatesAlone) {
-  const auto [path, dtype, sizes] = GetParam();
+  const auto& [cell, path, dtype, sizes] = GetParam();
   LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
-  const Arguments arguments = sequence_arguments(sizes, dtype);
+  const Arguments arguments = sequence_arguments(cell, sizes, dtype);
+  const SequenceResults expected = results_of(cell, arguments, at::kDouble, Wanted::kStates);
   const ForcedPath forced(path);
-  expect_all_close(results_of(arguments, dtype, kStates).gradients,
-                   results_of(arguments, at::kDouble, kStates).gradients,
-                   "gradient ",
-                   dtype,
-                   4);
+  const SequenceResults actual = results_of(cell, arguments, dtype, Wanted::kStates);
+  expect_all_close(actual.gradients, expected.gradients, "gradient ", dtype, 4);
 }
 
 INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                          CudaSequencePath,
-                         testing::Combine(testing::Values("few_rows", "hopper", "tiles", "library"),
+                         testing::Combine(testing::Values(Cell::kLltm, Cell::kLstm),
+                                          testing::Values("few_rows", "hopper", "tiles", "library"),
                                           testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
                                           testing::Values(Sizes{5, 7, 4},
                                                           Sizes{16, 128, 128},
@@ -138,15 +180,65 @@ INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                                                           Sizes{257, 16, 1044},
                                                           Sizes{500, 257, 8},
                                                           Sizes{64, 8, 730})),
-                         path_case_name);
+                         sequence_case_name);
+
+INSTANTIATE_TEST_SUITE_P(InABlock,
+                         CudaSequencePath,
+                         testing::Combine(testing::Values(Cell::kLltm, Cell::kLstm),
+                                          testing::Values("block"),
+                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          testing::Values(Sizes{5, 7, 4},
+                                                          Sizes{9, 12, 32},
+                                                          Sizes{40, 33, 65},
+                                                          Sizes{3, 96, 96})),
+                         sequence_case_name);
+
+INSTANTIATE_TEST_SUITE_P(InACluster,
+                         CudaSequencePath,
+                         testing::Combine(testing::Values(Cell::kLltm, Cell::kLstm),
+                                          testing::Values("cluster"),
+                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          testing::Values(Sizes{16, 40, 200}, Sizes{150, 0, 250})),
+                         sequence_case_name);
+
+INSTANTIATE_TEST_SUITE_P(InALargeCluster,
+                         CudaSequencePath,
+                         testing::Combine(testing::Values(Cell::kLltm, Cell::kLstm),
+                                          testing::Values("cluster"),
+                                          testing::Values(at::kHalf, at::kBFloat16),
+                                          testing::Values(Sizes{20, 16, 384}, Sizes{9, 10, 510})),
+                         sequence_case_name);
+
+const auto kSizesWithRanks =
+    testing::Values(Sizes{70, 33, 65}, Sizes{130, 72, 264}, Sizes{64, 8, 730});
+
+INSTANTIATE_TEST_SUITE_P(OfLltmWithRanks,
+                         CudaSequencePath,
+                         testing::Combine(testing::Values(Cell::kLltm),
+                                          testing::Values("forward_tiles_64x32:7",
+                                                          "forward_wgmma_64x24:3",
+                                                          "forward_wgmma_float32_64x32:5"),
+                                          testing::Values(at::kFloat, at::kBFloat16),
+                                          kSizesWithRanks),
+                         sequence_case_name);
+
+INSTANTIATE_TEST_SUITE_P(OfLstmWithRanks,
+                         CudaSequencePath,
+                         testing::Combine(testing::Values(Cell::kLstm),
+                                          testing::Values("lstm_step_wgmma_64x8:8",
+                                                          "lstm_step_wgmma_64x24:3",
+                                                          "lstm_step_wgmma_128x32:2",
+                                                          "lstm_step_wgmma_float32_64x24:5",
+                                                          "lstm_step_wgmma_float32_128x16:3"),
+                                          testing::Values(at::kFloat, at::kBFloat16),
+                                          kSizesWithRanks),
+                         sequence_case_name);
 
 INSTANTIATE_TEST_SUITE_P(
     WithRanks,
     CudaSequencePath,
-    testing::Combine(testing::Values("forward_tiles_64x32:7",
-                                     "forward_wgmma_64x24:3",
-                                     "forward_wgmma_float32_64x32:5",
-                                     "sequence_backward_tiles_32x32:5",
+    testing::Combine(testing::Values(Cell::kLltm, Cell::kLstm),
+                     testing::Values("sequence_backward_tiles_32x32:5",
                                      "sequence_backward_tiles_64x64:8",
                                      "sequence_backward_wgmma_64x32:3",
                                      "sequence_backward_wgmma_64x64:8",
@@ -154,8 +246,8 @@ INSTANTIATE_TEST_SUITE_P(
                                      "sequence_backward_wgmma_float32_64x96:3",
                                      "sequence_backward_wgmma_float32_128x96:2"),
                      testing::Values(at::kFloat, at::kBFloat16),
-                     testing::Values(Sizes{70, 33, 65}, Sizes{130, 72, 264}, Sizes{64, 8, 730})),
-    path_case_name);
+                     kSizesWithRanks),
+    sequence_case_name);
 
 }  // namespace
 }  // namespace lltm::test
