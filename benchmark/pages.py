@@ -26,7 +26,7 @@ PAGES = [
 ]
 
 SPEED = ROOT / "docs" / "_static" / "speed.svg"
-SPEED_OF = "h100/lstm.jsonl"
+SPEED_OF = "h100/sequence.jsonl"
 """The measurements that the picture of speed shows."""
 
 SPEEDUPS = {"speedups": "speedup", "speedups of lltm.LSTM": "LSTM speedup"}

@@ -116,7 +116,7 @@ def panel(dtype: str, found: list[Point], y: Scale) -> Iterator[str]:
     for place, (_, batch, size), us in zip(places, shapes, shapes.values(), strict=True):
         speedup = us[BASELINE] / us[FASTER]
         if not one_series or math.log2(size).is_integer():
-            yield text(place, y(us[BASELINE]) - 14, f"{speedup:.1f}x", f"peer {SERIES[FASTER][0]} small middle")
+            yield text(place, y(max(us.values())) - 14, f"{speedup:.1f}x", f"peer {SERIES[FASTER][0]} small middle")
             yield text(place, BOTTOM + 24, str(size), "small middle")
         if not one_series:
             yield line(place, y(min(us.values())), place, y(max(us.values())), "link")
