@@ -8,6 +8,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -46,8 +47,7 @@ SequenceResults results_of(Cell cell,
                            at::ScalarType dtype,
                            Wanted wanted) {
   const Arguments a = arguments.to(at::TensorOptions(at::kCUDA).dtype(dtype));
-  const auto& [input, weights, bias, h0, c0] = a;
-  const int64_t batch = input.size(1), state_size = h0.size(1);
+  const int64_t batch = a.input.size(1), state_size = a.old_h.size(1);
   const at::TensorOptions device(at::kCUDA);
   const at::Tensor lengths = at::arange(batch, device.dtype(at::kLong)).remainder_(kPathSteps + 1);
   const at::Tensor reset = at::arange(kPathSteps * batch, device)
@@ -56,57 +56,37 @@ SequenceResults results_of(Cell cell,
                                .to(at::kBool)
                                .view({kPathSteps, batch});
   constexpr bool kReverse = false, kKeep = true;
-  const bool all = wanted == Wanted::kAll;
-  SequenceResults found;
-  if (cell == Cell::kLltm) {
-    const auto results = sequence(input, weights, bias, h0, c0, lengths, reset, kReverse, kKeep);
-    const auto& [output, h_n, c_n, cells, gates] = results;
-    found = {as_vector(results),
-             as_vector(sequence_backward(output,
-                                         h_n,
-                                         c_n,
-                                         cells,
-                                         output,
-                                         cells,
-                                         gates,
-                                         input,
-                                         weights,
-                                         bias,
-                                         h0,
-                                         c0,
-                                         lengths,
-                                         reset,
-                                         kReverse,
-                                         {all, all, all, true, true}))};
-  } else {
-    const at::Tensor weight_hh = weights.slice(1, 0, state_size),
-                     weight_ih = weights.slice(1, state_size);
+  const auto run = [&](auto forward, auto backward, auto mask, const auto&... weights) {
     const auto results =
-        lstm(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, kReverse, kKeep);
+        forward(a.input, weights..., a.bias, a.old_h, a.old_cell, lengths, reset, kReverse, kKeep);
     const auto& [output, h_n, c_n, cells, gates] = results;
-    found = {as_vector(results),
-             as_vector(lstm_backward(output,
-                                     h_n,
-                                     c_n,
-                                     cells,
-                                     output,
-                                     cells,
-                                     gates,
-                                     input,
-                                     weight_ih,
-                                     weight_hh,
-                                     bias,
-                                     h0,
-                                     c0,
-                                     lengths,
-                                     reset,
-                                     kReverse,
-                                     {all, all, all, all, true, true}))};
+    const auto gradients = backward(output,
+                                    h_n,
+                                    c_n,
+                                    cells,
+                                    output,
+                                    cells,
+                                    gates,
+                                    a.input,
+                                    weights...,
+                                    a.bias,
+                                    a.old_h,
+                                    a.old_cell,
+                                    lengths,
+                                    reset,
+                                    kReverse,
+                                    mask);
+    return SequenceResults{as_vector(results), as_vector(gradients)};
+  };
+  const bool all = wanted == Wanted::kAll;
+  if (cell == Cell::kLltm) {
+    return run(sequence, sequence_backward, std::array{all, all, all, true, true}, a.weights);
   }
-  // Gates are unspecified beyond a row's length.
-  const at::Tensor runs = at::arange(kPathSteps, device).unsqueeze(1).lt(lengths).unsqueeze(2);
-  found.forward.back() = found.forward.back().where(runs, at::zeros({}, a.input.options()));
-  return found;
+  return run(lstm,
+             lstm_backward,
+             std::array{all, all, all, all, true, true},
+             a.weights.slice(1, state_size),
+             a.weights.slice(1, 0, state_size));
 }
 
 /// Rounded to the dtype, also for float64.
