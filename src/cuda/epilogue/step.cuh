@@ -148,9 +148,9 @@ class StepEpilogue {
     }
   }
 
-  /// Whether there is a turn for each row. A batch without lengths and resets, in which all rows do
-  /// the same, has fewer instructions of its own; but not where elements are written one by one,
-  /// which takes many.
+  /// Whether each row has a turn of its own. In a batch without lengths and resets, all rows do the
+  /// same and are written by shorter code; but not where columns may be written one by one, whose
+  /// code is too long to stand here twice.
   LLTM_DEVICE bool rows_differ() const {
     return !kAllExist<kColumns> || p_.rows.lengths != nullptr || p_.rows.reset != nullptr;
   }
