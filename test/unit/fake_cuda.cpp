@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <string_view>
+#include <utility>
 
 namespace lltm::test {
 
@@ -20,6 +22,16 @@ void expect(bool allowed, const std::string& what) {
   if (!allowed) {
     fake_cuda().violations.push_back(what);
   }
+}
+
+/// What a kernel is allowed in a context.
+struct Allowed {
+  int shared_bytes = 48 * 1024;
+  bool large_clusters = false;
+};
+Allowed& allowed(const void* kernel) {
+  static std::map<std::pair<unsigned long long, const void*>, Allowed> all;
+  return all[{fake_cuda().context, kernel}];
 }
 
 /// Whether this call is the one that fails.
@@ -84,7 +96,9 @@ CUresult launch(const CUlaunchConfig* config, CUfunction function, void** params
   if (fails()) {
     return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
   }
-  ++fake_cuda().launches;
+  FakeCuda& fake = fake_cuda();
+  ++fake.launches;
+  fake.shared_bytes = config->sharedMemBytes;
   unsigned cluster = 1;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) {
@@ -96,12 +110,16 @@ CUresult launch(const CUlaunchConfig* config, CUfunction function, void** params
     }
   }
   expect(function != nullptr && params[0] != nullptr, "a kernel and its parameters");
+  const Allowed& kernel = allowed(function);
   expect(cluster >= 1 && cluster <= 16, "clusters of 1 to 16 blocks");
+  expect(cluster == 1 || fake.ptx_version >= 90, "clusters only of code for sm_90 or newer");
+  expect(cluster <= 8 || kernel.large_clusters, "at most the 8 blocks that a cluster is allowed");
   expect(config->gridDimX >= 1 && config->gridDimX < 1u << 31, "1 to 2^31 - 1 blocks in x");
   expect(config->gridDimY >= 1 && config->gridDimY < 1 << 16, "1 to 2^16 - 1 blocks in y");
   expect(config->gridDimZ >= 1 && config->gridDimZ < 1 << 16, "1 to 2^16 - 1 blocks in z");
   expect(config->blockDimX >= 1 && config->blockDimX <= 1024, "1 to 1024 threads");
-  expect(config->sharedMemBytes <= 227 * 1024, "at most 227 KiB of shared memory");
+  expect(static_cast<int>(config->sharedMemBytes) <= kernel.shared_bytes,
+         "at most the shared memory that the kernel is allowed");
   return CUDA_SUCCESS;
 }
 
@@ -140,7 +158,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name,
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 227 * 1024;
+  *value = lltm::test::fake_cuda().shared_bytes_a_block;
   return lltm::test::fails() ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
@@ -155,11 +173,25 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
   if (lltm::test::fails()) {
     return cudaErrorMemoryAllocation;
   }
-  attributes->ptxVersion = 90;
+  attributes->ptxVersion = lltm::test::fake_cuda().ptx_version;
   return cudaSuccess;
 }
-cudaError_t cudaFuncSetAttribute(const void*, cudaFuncAttribute, int) {
-  return lltm::test::fails() ? cudaErrorMemoryAllocation : cudaSuccess;
+cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
+  using namespace lltm::test;
+  if (fails()) {
+    return cudaErrorMemoryAllocation;
+  }
+  if (attribute == cudaFuncAttributeMaxDynamicSharedMemorySize) {
+    expect(value >= 0 && value <= fake_cuda().shared_bytes_a_block,
+           "no more shared memory is allowed than the device has");
+    allowed(kernel).shared_bytes = value;
+  } else {
+    expect(attribute == cudaFuncAttributeNonPortableClusterSizeAllowed &&
+               fake_cuda().ptx_version >= 90,
+           "large clusters are allowed to code for sm_90 or newer");
+    allowed(kernel).large_clusters = value != 0;
+  }
+  return cudaSuccess;
 }
 cudaError_t cudaGetFuncBySymbol(cudaFunction_t* function, const void* symbol) {
   if (lltm::test::fails()) {

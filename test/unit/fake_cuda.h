@@ -1,6 +1,6 @@
 // A CUDA runtime and driver without a GPU, for the host code of a launch. They accept what the
-// documentation of TMA and of launches allows, and record violations of it. A test can make one of
-// their calls fail.
+// documentation of TMA and of launches allows, and record violations of it. A test says what the
+// device and the code of the kernels are, and can make one of their calls fail.
 #pragma once
 
 #include <string>
@@ -10,9 +10,14 @@ namespace lltm::test {
 
 struct FakeCuda {
   int launches = 0, maps = 0;
+  /// The shared memory that the last launch asked for.
+  unsigned shared_bytes = 0;
   std::vector<std::string> violations;
   /// The ID of the current context.
   unsigned long long context = 1;
+  /// Of the code of all kernels, and what the device has. They stay the same in a context.
+  int ptx_version = 90;
+  int shared_bytes_a_block = 227 * 1024;
   /// This many calls succeed, and the next one fails. If negative, none fails.
   int calls_before_failure = -1;
   bool has_failed = false;

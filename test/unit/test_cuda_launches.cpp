@@ -6,6 +6,7 @@
 #include "cuda/kernels/sequence/kernels.h"
 #include "cuda/plan/backward.h"
 #include "cuda/plan/sequence_gradients.h"
+#include "cuda/runtime/launch.cuh"
 #include "cuda/runtime/tensor_maps.h"
 #include "device_facts.h"
 #include "fake_cuda.h"
@@ -13,7 +14,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 namespace lltm::cuda {
 namespace {
@@ -197,6 +200,46 @@ TEST(Launches, DescribeAStepsMatricesInFloat16) {
 TEST(Launches, DescribeAStepsMatricesInBFloat16) {
   expect_steps_described<Arithmetic::kBFloat16, CellType::kLltm>();
   expect_steps_described<Arithmetic::kBFloat16, CellType::kLstm>();
+}
+
+TEST(Launches, SpreadBlocksOnlyWhereTheyCanStartEarly) {
+  static const char symbol = 0;
+  constexpr int kKib = 1024, kParams = 0;
+  constexpr BlockSize kBlock{.threads = 128,
+                             .bytes_alone = 20 * kKib,
+                             .bytes_in_cluster = 30 * kKib,
+                             .most_bytes = 116 * kKib};
+  unsigned long long context = 1000;
+  for (const int ptx_version : {80, 90, 120}) {
+    for (const int device_kib : {99, 163, 227}) {
+      ++context;
+      PerContext<Kernel> known;
+      for (const int least_kib : {0, 10, 50, 82, 114}) {
+        for (const unsigned cluster : {1, 2, 16}) {
+          fake_cuda() = {.context = context,
+                         .ptx_version = ptx_version,
+                         .shared_bytes_a_block = device_kib * kKib};
+          const cudaError_t error = launch_in_clusters({&symbol, known},
+                                                       kBlock,
+                                                       &kParams,
+                                                       grid_of(cluster),
+                                                       cluster,
+                                                       nullptr,
+                                                       least_kib * kKib);
+          const bool early = ptx_version >= 90, launches = early || cluster == 1;
+          const int own_kib = cluster == 1 ? 20 : 30;
+          EXPECT_EQ(error, launches ? cudaSuccess : cudaErrorInvalidClusterSize);
+          EXPECT_EQ(fake_cuda().launches, launches ? 1 : 0);
+          EXPECT_EQ(fake_cuda().violations, std::vector<std::string>());
+          if (launches) {
+            const int kib = early ? std::max(own_kib, std::min(least_kib, device_kib)) : own_kib;
+            EXPECT_EQ(fake_cuda().shared_bytes, unsigned(kib * kKib))
+                << "PTX " << ptx_version << ", " << least_kib << " KiB, clusters of " << cluster;
+          }
+        }
+      }
+    }
+  }
 }
 
 TEST(Launches, AreRefusedWhereTmaCannotDescribeAMatrix) {

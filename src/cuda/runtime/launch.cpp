@@ -22,9 +22,9 @@ cudaError_t find_kernel(const KernelSymbol& of, int bytes_alone, int most_bytes,
     if (error == cudaSuccess) {
       found->clusters = attributes.ptxVersion >= 90;
       most -= static_cast<int>(attributes.sharedSizeBytes);
-      error = cudaFuncSetAttribute(of.symbol,
-                                   cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                   std::min(found->clusters ? most_bytes : bytes_alone, most));
+      found->most_bytes = std::min(found->clusters ? most_bytes : bytes_alone, most);
+      error = cudaFuncSetAttribute(
+          of.symbol, cudaFuncAttributeMaxDynamicSharedMemorySize, found->most_bytes);
     }
     if (error == cudaSuccess && found->clusters) {
       error = cudaFuncSetAttribute(of.symbol, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
@@ -70,8 +70,9 @@ cudaError_t launch_in_clusters(const KernelSymbol& of,
   config.gridDimZ = grid.z;
   config.blockDimX = static_cast<unsigned>(block.threads);
   config.blockDimY = config.blockDimZ = 1;
-  config.sharedMemBytes = static_cast<unsigned>(
-      std::max(alone ? block.bytes_alone : block.bytes_in_cluster, least_bytes));
+  config.sharedMemBytes =
+      static_cast<unsigned>(std::max(alone ? block.bytes_alone : block.bytes_in_cluster,
+                                     std::min(least_bytes, kernel.most_bytes)));
   config.hStream = stream;
   config.attrs = attributes;
   config.numAttrs = !kernel.clusters ? 0 : alone ? 1 : 2;

@@ -22,6 +22,7 @@ struct Kernel {
   // Whether the code that runs was compiled for sm_90 or newer: only then does it use clusters and
   // wait for the previous kernel. A build for sm_80 alone also runs on newer GPUs.
   bool clusters;
+  int most_bytes;  // of dynamic shared memory that its blocks are allowed
 };
 
 /// A kernel as the runtime knows it, and its handles.
@@ -48,7 +49,8 @@ struct BlockSize {
 cudaError_t find_kernel(const KernelSymbol& of, int bytes_alone, int most_bytes, Kernel* kernel);
 
 /// Launches a kernel on `grid` in clusters of `cluster` blocks (one: no clusters). Each block gets
-/// least_bytes of shared memory, at most most_bytes, if that is more than what it gets anyway.
+/// least_bytes of shared memory, or what the kernel is allowed, if that is more than it gets
+/// anyway.
 ///
 /// cudaLaunchKernelEx is not used because it looks up the kernel and the context each time.
 cudaError_t launch_in_clusters(const KernelSymbol& of,
