@@ -174,6 +174,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
     return cudaErrorMemoryAllocation;
   }
   attributes->ptxVersion = lltm::test::fake_cuda().ptx_version;
+  attributes->maxThreadsPerBlock = lltm::test::fake_cuda().most_threads;
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {

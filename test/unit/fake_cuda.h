@@ -17,6 +17,7 @@ struct FakeCuda {
   unsigned long long context = 1;
   /// Of the code of all kernels, and what the device has. They stay the same in a context.
   int ptx_version = 90;
+  int most_threads = 1024;
   int shared_bytes_a_block = 227 * 1024;
   /// This many calls succeed, and the next one fails. If negative, none fails.
   int calls_before_failure = -1;

@@ -87,6 +87,7 @@ TEST(FailedCalls, OfQueriesAreMadeAgain) {
   properties.reservedSharedMemPerBlock = 1024;
   properties.major = 9;
   expect_failures_leave_nothing([&] {
+    fake_cuda().most_threads = kThreadsWithWgmma;
     DeviceFacts facts;
     const cudaError_t error = device_facts(properties, &facts);
     if (error == cudaSuccess) {

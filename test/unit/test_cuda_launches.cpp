@@ -6,6 +6,7 @@
 #include "cuda/kernels/sequence/kernels.h"
 #include "cuda/plan/backward.h"
 #include "cuda/plan/sequence_gradients.h"
+#include "cuda/runtime/device_facts.h"
 #include "cuda/runtime/launch.cuh"
 #include "cuda/runtime/tensor_maps.h"
 #include "device_facts.h"
@@ -240,6 +241,35 @@ TEST(Launches, SpreadBlocksOnlyWhereTheyCanStartEarly) {
       }
     }
   }
+}
+
+/// The facts of a GPU of 9.0 or newer, which depend on the code that runs on it.
+DeviceFacts facts_with(int capability, int ptx_version, int most_threads) {
+  static unsigned long long context = 2000;
+  cudaDeviceProp properties{};
+  properties.major = capability / 10;
+  properties.minor = capability % 10;
+  properties.multiProcessorCount = 132;
+  properties.sharedMemPerBlockOptin = 227 * 1024;
+  properties.sharedMemPerMultiprocessor = 228 * 1024;
+  properties.reservedSharedMemPerBlock = 1024;
+  fake_cuda() = {.context = ++context, .ptx_version = ptx_version, .most_threads = most_threads};
+  DeviceFacts facts;
+  EXPECT_EQ(device_facts(properties, &facts), cudaSuccess);
+  EXPECT_EQ(fake_cuda().violations, std::vector<std::string>());
+  return facts;
+}
+
+TEST(Launches, HaveWgmmaAndClustersOnlyInCodeThatDoes) {
+  for (const int capability : {90, 100, 120}) {
+    // The PTX of 80, that of 90, and the machine code of 90a, which runs only on 9.0.
+    const DeviceFacts old = facts_with(capability, 80, kThreadsWithWgmma / 2);
+    const DeviceFacts with_clusters = facts_with(capability, 90, kThreadsWithWgmma / 2);
+    EXPECT_TRUE(old.tiles && !old.clusters() && !old.wgmma);
+    EXPECT_TRUE(with_clusters.tiles && with_clusters.clusters() && !with_clusters.wgmma);
+  }
+  const DeviceFacts hopper = facts_with(90, 90, kThreadsWithWgmma);
+  EXPECT_TRUE(hopper.tiles && hopper.clusters() && hopper.wgmma);
 }
 
 TEST(Launches, AreRefusedWhereTmaCannotDescribeAMatrix) {

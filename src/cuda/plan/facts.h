@@ -14,7 +14,7 @@ struct DeviceFacts {
   int multiprocessors = 0;
   int shared_bytes_a_block = 0;
   bool tiles = false;  // mma.sync and cp.async: sm_80 and newer
-  bool wgmma = false;  // compute capability 9.0, and code built for 90a
+  bool wgmma = false;  // the code that runs was built for 90a
   // The number of blocks, each filling a multiprocessor, that are resident at once in clusters of
   // 1, 2, ... blocks. Zero where such clusters are not available. A cluster lies within one GPC.
   std::array<int, kLargestClusterOfAny> resident{};

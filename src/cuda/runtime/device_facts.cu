@@ -1,14 +1,16 @@
 #include "device_facts.h"
 #include "launch.cuh"
-#include "version.h"
-
-#include <string_view>
 
 namespace lltm::cuda {
 namespace {
 
-// Serves to query how many blocks are resident at once. Any kernel would do.
-__global__ void filling_kernel() {}
+// Serves to query how many blocks are resident at once, and what code runs on this GPU: of code for
+// 90a, the only one with wgmma, a block has more threads.
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+__global__ void __launch_bounds__(kThreadsWithWgmma) filling_kernel() {}
+#else
+__global__ void __launch_bounds__(kThreadsWithWgmma / 2) filling_kernel() {}
+#endif
 
 // The number of blocks with `bytes` of shared memory that are resident at once, by cluster size
 // from two.
@@ -20,7 +22,7 @@ cudaError_t ask_resident(int bytes, std::array<int, kLargestClusterOfAny>* resid
     attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(size));
-    config.blockDim = dim3(128);
+    config.blockDim = dim3(kThreadsWithWgmma / 2);
     config.dynamicSmemBytes = static_cast<size_t>(bytes);
     config.attrs = &attribute;
     config.numAttrs = 1;
@@ -38,21 +40,23 @@ cudaError_t ask_resident(int bytes, std::array<int, kLargestClusterOfAny>* resid
 }
 
 cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
-  constexpr bool kBuiltForHopper =
-      std::string_view(LLTM_CUDA_ARCHITECTURES).find("90a") != std::string_view::npos;
   *facts = {};
   facts->multiprocessors = properties.multiProcessorCount;
   facts->shared_bytes_a_block = static_cast<int>(properties.sharedMemPerBlockOptin);
   facts->tiles = properties.major >= 8;
-  facts->wgmma = kBuiltForHopper && properties.major == 9 && properties.minor == 0;
   facts->resident[0] = facts->multiprocessors;
   facts->resident_by_two[0] = 2 * facts->multiprocessors;
   Kernel kernel{};
   const int bytes = facts->shared_bytes_a_block;
-  const cudaError_t error = find_kernel(symbol_of<&filling_kernel>(), bytes, bytes, &kernel);
+  cudaError_t error = find_kernel(symbol_of<&filling_kernel>(), bytes, bytes, &kernel);
+  cudaFuncAttributes attributes{};
+  if (error == cudaSuccess) {
+    error = cudaFuncGetAttributes(&attributes, &filling_kernel);
+  }
   if (error != cudaSuccess || !kernel.clusters) {
     return error;
   }
+  facts->wgmma = attributes.maxThreadsPerBlock == kThreadsWithWgmma;
   const auto half = static_cast<int>(properties.sharedMemPerMultiprocessor / 2 -
                                      properties.reservedSharedMemPerBlock);
   if (const cudaError_t failed = ask_resident(half, &facts->resident_by_two);

@@ -7,6 +7,10 @@
 
 namespace lltm::cuda {
 
+/// The launch bounds of a kernel that was compiled for 90a. Compiled for another architecture, it
+/// has half of them: whether wgmma can be used depends on the code that runs, not on the GPU.
+constexpr int kThreadsWithWgmma = 256;
+
 /// The facts of the current context, whose device has these properties. They are queried once per
 /// context. An error is returned, and the next call queries again.
 cudaError_t device_facts(const cudaDeviceProp& properties, DeviceFacts* facts);
