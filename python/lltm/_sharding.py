@@ -10,7 +10,7 @@ The rules are registered when both this package and ``torch.distributed.tensor``
 
 import functools
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -106,9 +106,10 @@ def _check_all_are_dtensors(operator: str, tensors: dict[str, Any]) -> None:
 def _local_part(tensor: "DTensor | None", wanted: list["Placement"]) -> Tensor | None:
     if tensor is None:
         return None
-    # Outside of autograd, PyTorch 2.11 fails to redistribute a tensor that has this placement already.
-    placed = tensor if list(tensor.placements) == wanted else tensor.redistribute(tensor.device_mesh, wanted)
-    return placed.to_local()
+    # Outside of autograd, PyTorch 2.11 fails to redistribute a tensor that requires a gradient, or has this placement.
+    if list(tensor.placements) != wanted:
+        tensor = cast("DTensor", tensor.detach()).redistribute(tensor.device_mesh, wanted)
+    return tensor.to_local()
 
 
 def _whole(

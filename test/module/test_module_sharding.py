@@ -8,6 +8,7 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from lltm_testing import named_arguments
 from lltm_testing.building import ROOT, run, with_lltm
 from lltm_testing.documentation import blocks
 from lltm_testing.sequence_reference import Sizes, call, make, make_gradients
@@ -106,6 +107,58 @@ def check_operators(mesh) -> None:
                 ),
                 torch.ops.lltm.sequence_backward(*gradients, *whole, *arguments, mask),
             )
+
+
+def check_redistributed_leaves(operator, mesh) -> None:
+    """Tensors that require gradients are redistributed, too."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    torch.manual_seed(0)
+    arguments = named_arguments.leaves_of(named_arguments.make(operator, dtype=torch.float64))
+    differentiable = [name for name, tensor in arguments.items() if tensor.requires_grad]
+
+    def gradients(values):
+        results = named_arguments.call(operator, values)[:4]
+        loss = sum(r.sin().sum() for r in results if r is not None and r.requires_grad)
+        return torch.autograd.grad(loss, [values[name] for name in differentiable], allow_unused=True)
+
+    expected = gradients(arguments)
+    for placement_of_input in (Shard(arguments["input"].dim() - 2), Shard(arguments["input"].dim() - 1)):
+        for placement in (Replicate(), Shard(0)):
+            placements = dict.fromkeys(arguments, placement) | {"input": placement_of_input}
+            sharded = {
+                each: distribute_tensor(tensor.detach(), mesh, [placements[each]]).requires_grad_(tensor.requires_grad)
+                for each, tensor in arguments.items()
+            }
+            assert_whole(gradients(sharded), expected)
+
+
+def check_learned_states(make_module, mesh) -> None:
+    """A replicated h_0 and c_0 that are learned, inputs that are sharded over features, and parameters over rows."""
+    from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+
+    torch.manual_seed(0)
+    module = make_module(4, 4, dtype=torch.float64)
+    layers = isinstance(module, lltm._recurrent.Recurrent)
+    input = torch.randn(*([STEPS] if layers else []), 4, 4).double()
+    state = torch.randn(2, *([1] if layers else []), 4, 4).double().unbind()
+    leaves = [tensor.clone().requires_grad_() for tensor in (input, *state)]
+
+    def gradients(input, *state):
+        output, _ = module(input, state)
+        return torch.autograd.grad(output.sin().sum(), [input, *state, *module.parameters()])
+
+    expected = gradients(*leaves)
+    for of_input, of_parameters in itertools.product((input.dim() - 2, input.dim() - 1), (Replicate(), Shard(0))):
+        for name, parameter in list(module.named_parameters()):
+            whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+            setattr(module, name, nn.Parameter(distribute_tensor(whole.detach(), mesh, [of_parameters])))
+        placements = (Shard(of_input), Replicate(), Replicate())
+        sharded = [
+            distribute_tensor(tensor.detach(), mesh, [placement]).requires_grad_()
+            for tensor, placement in zip(leaves, placements, strict=True)
+        ]
+        assert_whole(gradients(*sharded), expected)
 
 
 def check_second_gradients(mesh) -> None:
@@ -279,8 +332,13 @@ def check(rank, file) -> None:
     check_cell(mesh)
     check_cell(init_device_mesh("cpu", (1, 2)))
     check_operators(mesh)
+    for operator in ("forward", "sequence", "lstm"):
+        check_redistributed_leaves(operator, mesh)
     if torch.__version__ >= (2, 12):  # before that, DTensor cannot flatten steps and a sharded batch
         check_second_gradients(mesh)
+        check_redistributed_leaves("backward", mesh)
+    for make_module in (lltm.LLTM, lltm.LSTM, lltm.LLTMCell, lltm.LSTMCell):
+        check_learned_states(make_module, mesh)
     check_messages(mesh)
     for make_module, make_cell in ((lltm.LLTM, lltm.LLTMCell), (lltm.LSTM, lltm.LSTMCell)):
         check_data_parallel(make_module, rank)
