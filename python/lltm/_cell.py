@@ -1,5 +1,6 @@
 """LLTMCell, the recurrent cell as a module."""
 
+import operator
 from typing import Any
 
 import torch
@@ -114,8 +115,8 @@ class LLTMCell(_leaf.Leaf):
                 "LLTMCell: expected input_features of 0 or more and state_size of 1 or more, "
                 f"got {input_features} and {state_size}"
             )
-        self.input_features = input_features
-        self.state_size = state_size
+        self.input_features = operator.index(input_features)  # a number of NumPy neither compiles nor scripts
+        self.state_size = operator.index(state_size)
         self.leak = float(leak)
         shape = (3 * state_size, state_size + input_features)
         self.weights = torch.nn.Parameter(torch.empty(shape, device=device, dtype=dtype))

@@ -6,6 +6,7 @@ Messages begin with the layer's name, which is the first argument.
 import numbers
 import re
 import warnings
+from collections.abc import Iterable
 from itertools import chain
 from typing import Any
 
@@ -50,6 +51,13 @@ def check_options(
         raise ValueError(f"LLTM: there are no projections, proj_size must be 0, got {proj_size}")
     if proj_size != 0:
         raise NotImplementedError(f"{layer}: there are no projections, so for proj_size={proj_size} keep nn.LSTM")
+
+
+def use_types_of_python(module: torch.nn.Module, names: Iterable[str], kind: type) -> None:
+    """Let these attributes be of Python's type. torch.nn takes numbers of NumPy, too, but they neither compile nor
+    script."""
+    for name in names:
+        setattr(module, name, kind(getattr(module, name)))
 
 
 def describe_state(state: object) -> str | None:

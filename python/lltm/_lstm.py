@@ -271,6 +271,11 @@ class LSTMCell(nn.LSTMCell):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__(input_size, hidden_size, bias, device, dtype)
+        self._prepare()
+
+    def _prepare(self) -> None:
+        _checks.use_types_of_python(self, ("input_size", "hidden_size"), int)
+        _checks.use_types_of_python(self, ("bias",), bool)
         _leaf.pose_as_torch_nn(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -348,7 +353,7 @@ def convert_lstm(model: Module) -> Module:
             module._prepare()  # type: ignore[operator]
         elif type(module) is torch_rnn.LSTMCell and "forward" not in module.__dict__:
             module.__class__ = LSTMCell
-            _leaf.pose_as_torch_nn(module)
+            module._prepare()  # type: ignore[operator]
         elif _is_other_lstm(module):
             left.append(path or "the model itself")
     if left:

@@ -95,11 +95,11 @@ class Recurrent(_leaf.Leaf):
         _checks.check_options(self._kind, input_size, hidden_size, num_layers, bias, batch_first, dropout, proj_size)
         self.input_size = input_size
         self.hidden_size = hidden_size
-        self.num_layers = int(num_layers)  # nn.LSTM takes integers of NumPy, too
+        self.num_layers = num_layers
         self.bias = bias
         self.batch_first = batch_first
         self.dropout = dropout
-        self.bidirectional = bool(bidirectional)
+        self.bidirectional = bidirectional
         self.proj_size = proj_size
         self._prepare()
         directions = 2 if bidirectional else 1
@@ -111,6 +111,8 @@ class Recurrent(_leaf.Leaf):
     def _prepare(self) -> None:
         """Make the attributes that follow from the others."""
         self.__dict__["_layer_parameters"] = []  # see _LayerParameters
+        _checks.use_types_of_python(self, ("input_size", "hidden_size", "num_layers", "proj_size"), int)
+        _checks.use_types_of_python(self, ("bias", "batch_first", "bidirectional"), bool)
         self.dropout = float(self.dropout)  # and _drops; nn.LSTM takes integers, too
         _leaf.pose_as_torch_nn(self)
 

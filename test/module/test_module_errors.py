@@ -3,7 +3,6 @@
 import inspect
 import warnings
 
-import numpy
 import pytest
 import torch
 from lltm_testing.module_reference import twins
@@ -42,12 +41,6 @@ def test_constructor(cls, options, message):
     with pytest.raises(expected.type, match=message) as raised:
         cls(**options)
     assert raised.type is expected.type
-
-
-def test_a_number_of_layers_of_numpy():
-    lstm, rnn = twins(3, 4, numpy.int64(2))
-    assert lstm(torch.zeros(5, 2, 3))[1][0].shape == rnn(torch.zeros(5, 2, 3))[1][0].shape
-    assert type(rnn.num_layers) is int  # which TorchScript needs
 
 
 @pytest.mark.parametrize("size", [-1, 2, 4])

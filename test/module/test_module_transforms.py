@@ -5,6 +5,7 @@ import io
 import warnings
 from functools import partial
 
+import numpy
 import pytest
 import torch
 from lltm_testing.graphs import Operators, calls_of
@@ -493,3 +494,43 @@ def test_flops_of_a_sequence(cls, gates):
         parameter.requires_grad_(parameter.dim() == 1)
     expected = product + 4 * step_of_h + 5 * step_of_x
     assert count_flops(lambda: rnn(input)[0].sum().backward()) == expected
+
+
+TWO, YES = numpy.int64(2), numpy.bool_(True)
+WITH_NUMBERS_OF_NUMPY = {
+    "LSTM": lambda: lltm.LSTM(3, 4, TWO, bidirectional=YES, proj_size=numpy.int32(0)),
+    "LLTM": lambda: lltm.LLTM(3, 4, TWO, bidirectional=YES, dropout=numpy.float32(0.5), leak=numpy.float32(1)),
+    "LSTMCell": lambda: lltm.LSTMCell(numpy.int64(3), numpy.int64(4), bias=YES),
+    "LLTMCell": lambda: lltm.LLTMCell(numpy.int64(3), numpy.int64(4)),
+    "converted LSTM": lambda: lltm.convert_lstm(nn.LSTM(3, 4, TWO, bidirectional=YES, proj_size=numpy.int32(0))),
+    "converted LSTMCell": lambda: lltm.convert_lstm(nn.LSTMCell(numpy.int64(3), numpy.int64(4), bias=YES)),
+}
+
+
+class FirstResult(nn.Module):
+    """Because a layer is scripted as a part of a model."""
+
+    def __init__(self, rnn):
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(self, input: Tensor):
+        return self.rnn(input)[0]
+
+
+@script_warnings
+@pytest.mark.parametrize("make", WITH_NUMBERS_OF_NUMPY.values(), ids=WITH_NUMBERS_OF_NUMPY)
+def test_numbers_of_numpy(make):
+    """torch.nn takes them. The attributes are of Python's types, so that the module compiles, exports and scripts."""
+    rnn = make().eval()
+    for name in (*rnn.__constants__, *vars(rnn)):
+        assert not isinstance(getattr(rnn, name), numpy.generic), name
+    assert rnn.bias is True or isinstance(rnn.bias, torch.Tensor)
+    input = torch.randn(2, 3) if "Cell" in type(rnn).__name__ else torch.randn(5, 2, 3)
+    model = FirstResult(rnn)
+    for form in (
+        torch.compile(model, fullgraph=True, backend="eager"),
+        torch.export.export(model, (input,), strict=True).module(),
+        torch.jit.script(model),
+    ):
+        assert torch.equal(form(input), model(input))
