@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._higher_order_ops.scan import scan_op
 from torch._ops import OpOverload
 
 __all__ = ["decompositions"]
@@ -131,6 +130,8 @@ def _scan(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """A sequence of the cell whose step takes z and the old cell state."""
+    from torch._higher_order_ops.scan import scan_op  # here, because it is private, and may move
+
     if keep:
         raise RuntimeError(
             f"lltm::{operator}: lltm.decompositions() is for inference and does not return cells and gates: "
