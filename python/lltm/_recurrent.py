@@ -432,6 +432,7 @@ def _shift_to_reverse(reset: Tensor | None, lengths: Tensor | None) -> Tensor | 
         return None
     shifted = torch.nn.functional.pad(reset, (0, 0, 0, 1))[1:]
     if lengths is not None:
-        next_step = torch.ones_like(reset, dtype=torch.int64).cumsum(0)
+        # (T, 1), and a DTensor where lengths are one, as arange() is not.
+        next_step = lengths.new_ones(reset.size(0), 1).cumsum(0)
         shifted = shifted & (next_step < lengths)
     return shifted

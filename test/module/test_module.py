@@ -15,8 +15,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from lltm_testing.graphs import Operators
 from lltm_testing.module_reference import assert_same, packed, random_state, run, twins
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import lltm
 
@@ -505,3 +507,19 @@ def test_doctests():
         with contextlib.redirect_stdout(io.StringIO()) as report:
             failed, tried = doctest.testmod(module, extraglobs={"lltm": lltm, "torch": torch})
         assert tried and not failed, report.getvalue()
+
+
+def test_the_resets_of_the_reverse_direction_take_no_memory_of_their_own_size_in_integers(cls):
+    rnn = cls(3, 4, bidirectional=True)
+    lengths, reset = torch.tensor([50, 20, 0, 7]), torch.rand(50, 4) < 0.2
+    sizes = []
+
+    class Sizes(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            results = function(*args, **(kwargs or {}))
+            sizes.extend(r.numel() for r in tree_leaves(results) if isinstance(r, Tensor) and r.dtype == torch.int64)
+            return results
+
+    with Sizes():
+        rnn(torch.randn(50, 4, 3), lengths=lengths, reset=reset)
+    assert sizes and max(sizes) <= 50
