@@ -43,4 +43,10 @@ def compute_parameters(module: torch.nn.Module, names: Iterable[str]) -> None:
 
 
 def _is_given(module: torch.nn.Module, name: str) -> bool:
-    return name in module._parameters or name in module._buffers or parametrize.is_parametrized(module, name)
+    of_replica = module.__dict__.get("_former_parameters", ())  # nn.DataParallel's replicas have plain tensors
+    return (
+        name in module._parameters
+        or name in module._buffers
+        or name in of_replica
+        or parametrize.is_parametrized(module, name)
+    )

@@ -18,6 +18,16 @@ def twins(*arguments, cls=lltm.LLTM, **options) -> tuple[nn.LSTM, Module]:
         return nn.LSTM(*arguments, **options), cls(*arguments, **options)
 
 
+def replica_of(module: nn.Module) -> nn.Module:
+    """What nn.DataParallel makes for each GPU: its parameters are plain tensors."""
+    replica = module._replicate_for_data_parallel()
+    replica._former_parameters = {}
+    for name, parameter in module.named_parameters():
+        setattr(replica, name, 1 * parameter)
+        replica._former_parameters[name] = getattr(replica, name)
+    return replica
+
+
 def layer_cells(module: Module) -> list[nn.Module]:
     """A cell for each layer and direction that shares its parameters, so that gradients reach them."""
     cells = []

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from lltm_testing import named_arguments
 from lltm_testing.building import ROOT, run, with_lltm
 from lltm_testing.documentation import blocks
+from lltm_testing.module_reference import replica_of
 from lltm_testing.sequence_reference import Sizes, call, make, make_gradients
 from torch import nn
 
@@ -398,10 +399,7 @@ def test_data_parallel(device, make):
     if device.type == "cuda":
         parallel = nn.DataParallel(module, dim=dim)
     else:
-        parallel = module._replicate_for_data_parallel()
-        parallel._former_parameters = {}
-        for name, parameter in module.named_parameters():
-            setattr(parallel, name, 1 * parameter)
+        parallel = replica_of(module)
     results, expected = parallel(input), module(input)
     torch.testing.assert_close(results, expected)
     found, gradients = (torch.autograd.grad(r[0].sin().sum(), list(module.parameters())) for r in (results, expected))

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from lltm_testing.module_reference import States, assert_same, packed, random_state, run_states, tensors_of
+from lltm_testing.module_reference import States, assert_same, packed, random_state, replica_of, run_states, tensors_of
 from torch.func import functional_call
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
@@ -277,3 +277,19 @@ def test_hooks_that_compute_no_parameter_do_not_run(cls):
     rnn = cls(3, 4)
     rnn.register_forward_pre_hook(lambda module, arguments: pytest.fail("ran"))
     rnn.states(torch.zeros(5, 2, 3))
+
+
+def test_a_replica_of_data_parallel_has_its_parameters(cls):
+    """As plain tensors, which no hook computes: an unknown one is none that has to run."""
+    rnn, input = cls(3, 4), torch.randn(5, 2, 3)
+    rnn.register_forward_pre_hook(lambda module, arguments: pytest.fail("ran"))
+    assert_same(replica_of(rnn).states(input), rnn.states(input), rtol=0, atol=0)
+
+
+def test_a_replica_of_data_parallel_computes_its_parameters(cls):
+    rnn, input = cls(3, 4), torch.randn(5, 2, 3)
+    torch.nn.utils.weight_norm(rnn, rnn._parameter_names()[0][0])
+    with torch.no_grad():
+        for parameter in rnn.parameters():
+            parameter.mul_(0.75)
+    assert_same(replica_of(rnn).states(input), rnn.states(input), rtol=0, atol=0)
