@@ -89,7 +89,7 @@ def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str
     """Report a state_dict of nn.LSTM or nn.LSTMCell, also one whose weights are computed.
 
     load_state_dict() then raises, also with strict=False, which would otherwise leave the module untrained silently."""
-    if key := _foreign_key(module, state_dict, prefix, _KEY_OF_LSTM):
+    if key := _foreign_key(module, state_dict, prefix, _KEY_OF_LSTM, _KEY_OF_LLTM):
         errors.append(
             f"{key} is a parameter of nn.LSTM or another layer of torch.nn, whose cell {_kind_of(module)} cannot "
             "compute; lltm.LSTM and lltm.LSTMCell load those of nn.LSTM and nn.LSTMCell"
@@ -98,7 +98,7 @@ def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str
 
 def refuse_lltm(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, errors: list[str]) -> None:
     """The same for the state_dict of an LLTM or LLTMCell."""
-    if key := _foreign_key(module, state_dict, prefix, _KEY_OF_LLTM):
+    if key := _foreign_key(module, state_dict, prefix, _KEY_OF_LLTM, _KEY_OF_LSTM):
         errors.append(
             f"{key} is a parameter of LLTM or LLTMCell, whose cell has three gates: {_kind_of(module)} cannot "
             "compute it"
@@ -121,16 +121,20 @@ _KEY_OF_LLTM = _pattern_of_keys("weights")
 
 
 def _foreign_key(
-    module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, pattern: re.Pattern[str]
+    module: torch.nn.Module,
+    state_dict: dict[str, Any],
+    prefix: str,
+    foreign: re.Pattern[str],
+    native: re.Pattern[str],
 ) -> str | None:
-    """The first key of the other cell's weights, unless the module has a parameter or buffer of that name."""
-    for key in state_dict:
-        name = key.removeprefix(prefix)
-        if key.startswith(prefix) and pattern.fullmatch(name):
-            own = chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False))
-            if name not in dict(own):
-                return key
-    return None
+    """The first key of the other cell's weights, unless the module has a parameter or buffer of that name, or there are
+    weights of its own cell, too: then it is a key of a subclass, which may be stale."""
+    names = [key.removeprefix(prefix) for key in state_dict if key.startswith(prefix)]
+    found = [name for name in names if foreign.fullmatch(name)]
+    if not found or any(map(native.fullmatch, names)):
+        return None
+    own = dict(chain(module.named_parameters(remove_duplicate=False), module.named_buffers(remove_duplicate=False)))
+    return next((prefix + name for name in found if name not in own), None)
 
 
 def check_kinds(layer: str, lengths: object, reset: object) -> None:

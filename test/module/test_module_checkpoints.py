@@ -96,3 +96,18 @@ def test_weights_of_a_subclass(strict):
 def test_other_keys_are_left_to_strict(make):
     state = make().state_dict() | {"weights_of_words": torch.zeros(1), "my_weight_ih_l0": torch.zeros(1)}
     assert len(make().load_state_dict(state, strict=False).unexpected_keys) == 2
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("make", [lltm.LLTM, lltm.LLTMCell, lltm.LSTM, lltm.LSTMCell])
+def test_a_stale_key_of_a_subclass_is_left_to_strict(make, strict):
+    """It has the name of a weight of the other cell, but stands beside those of this one."""
+    stale = "weights" if make in (lltm.LSTM, lltm.LSTMCell) else "weight_ih"
+    state, module = make(3, 4).state_dict() | {stale: torch.zeros(12, 7)}, make(3, 4)
+    if strict:
+        with pytest.raises(RuntimeError, match=f'Unexpected key\\(s\\) in state_dict: "{stale}"') as raised:
+            module.load_state_dict(state)
+        assert "is a parameter of" not in str(raised.value)
+    else:
+        assert module.load_state_dict(state, strict=False).unexpected_keys == [stale]
+        assert_identical(module.parameters(), [state[name] for name, _ in module.named_parameters()])
