@@ -8,7 +8,7 @@ ROOT = Path(__file__).parents[1]
 project = "lltm"
 author = "The LLTM operator library's authors"
 copyright = author
-release = re.search(r"project\(lltm VERSION ([0-9.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+release = re.search(r'VERSION = "([0-9.]+)"', (ROOT / "python" / "lltm" / "_version.py").read_text())[1]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 myst_heading_anchors = 3

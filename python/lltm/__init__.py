@@ -25,6 +25,7 @@ from ._lstm import LSTM, LSTMCell, convert_lstm
 from ._module import LLTM
 from ._onnx import onnx_translation_table
 from ._operators import forward, lstm, lstm_plan, sequence, sequence_plan
+from ._version import VERSION
 
 __all__ = [
     "BuildInfo",
@@ -61,7 +62,7 @@ if not _loader.is_build_command():
     _on_import.call_on_import("torch.utils.flop_counter", _flops.register)
     _on_import.call_on_import("torch.distributed.tensor", _sharding.register)
 
-__version__: str = _loader.package_version(build_info)
+__version__: str = VERSION
 """Version of lltm."""
 
 has_cuda: bool = _loader.registered() and torch.ops.lltm.has_cuda()

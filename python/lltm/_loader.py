@@ -4,7 +4,6 @@ Both checks happen before anything is loaded: loading an operator library twice,
 loading one built for another PyTorch fails with the mangled name of some symbol.
 """
 
-import importlib.metadata
 import json
 import os
 import platform
@@ -16,6 +15,8 @@ from pathlib import Path, PosixPath
 from typing import NamedTuple
 
 import torch
+
+from ._version import VERSION
 
 LIBRARY_NAME = "liblltm_ops.so"
 OLDEST_TORCH = (2, 11)  # as in requirements/build.txt
@@ -224,6 +225,15 @@ def check_torch(library: Path, info: BuildInfo) -> None:
         raise ImportError(_mismatch(library, built_with, wanted))
 
 
+def check_version(library: Path, info: BuildInfo | None) -> None:
+    """Raise ImportError if the library is known to be of another version of lltm than this package."""
+    if info and info.version != VERSION:
+        raise ImportError(
+            f"lltm: {library} is of version {info.version}, but the package {Path(__file__).parent} is of version "
+            f"{VERSION}. Build or install both from one version, or let LLTM_LIBRARY name one of this version."
+        )
+
+
 def _mismatch(library: Path, built_with: str, wanted: str) -> str:
     # Not every version names its CUDA, as 2.11.0+cu130 does.
     running_cuda = f"with CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
@@ -247,12 +257,17 @@ def load(package_folders: list[str]) -> tuple[LibraryPath | None, BuildInfo | No
     """Load the operators unless they are registered already. Return the library's path and what it was built with."""
     if registered():
         loaded = find_loaded_library()
-        return (LibraryPath(loaded), read_build_info(loaded)) if loaded else (None, None)
+        if loaded is None:
+            return None, None
+        info = read_build_info(loaded)
+        check_version(loaded, info)
+        return LibraryPath(loaded), info
     check_age(torch.__version__)
     library = find_library(package_folders)
     info = read_build_info(library)
     if info:
         check_torch(library, info)
+    check_version(library, info)
     try:
         torch.ops.load_library(library)
     except OSError as error:
@@ -260,16 +275,6 @@ def load(package_folders: list[str]) -> tuple[LibraryPath | None, BuildInfo | No
     if not registered():
         raise ImportError(f"lltm: {library} does not register the operators lltm::forward and lltm::backward")
     return LibraryPath(library), info
-
-
-def package_version(info: BuildInfo | None) -> str:
-    """The version of the loaded library, else of the installed package."""
-    if info:
-        return info.version
-    try:
-        return importlib.metadata.version("lltm")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def find_cmake_prefix(library: Path | None) -> str | None:

@@ -396,10 +396,7 @@ def test_data_parallel(device, make):
     module = make(3, 4, device=device, dtype=torch.float64)
     dim = 0 if isinstance(module, lltm.LLTMCell | lltm.LSTMCell) else 1
     input = torch.randn(5, 4, 3, device=device, dtype=torch.float64)[0 if dim == 0 else slice(None)]
-    if device.type == "cuda":
-        parallel = nn.DataParallel(module, dim=dim)
-    else:
-        parallel = replica_of(module)
+    parallel = nn.DataParallel(module, dim=dim) if device.type == "cuda" else replica_of(module)
     results, expected = parallel(input), module(input)
     torch.testing.assert_close(results, expected)
     found, gradients = (torch.autograd.grad(r[0].sin().sum(), list(module.parameters())) for r in (results, expected))

@@ -35,8 +35,8 @@ def import_error(before="", **options) -> str:
     return message
 
 
-def write_build_info(folder: Path, *, torch_version, cuda=None) -> None:
-    values = {"version": "1.2.3", "torch": torch_version, "cuda": cuda, "architectures": ["80", "90a"]}
+def write_build_info(folder: Path, *, torch_version, cuda=None, version=lltm.__version__) -> None:
+    values = {"version": version, "torch": torch_version, "cuda": cuda, "architectures": ["80", "90a"]}
     (folder / "liblltm_ops.json").write_text(json.dumps(values))
 
 
@@ -99,7 +99,7 @@ def test_library_inside_the_package(library, bare_package):
     write_build_info(bare_package / "lltm" / "lib", torch_version=torch.__version__)
     program = "import lltm; print(lltm.library_path, lltm.__version__, lltm.cmake_prefix_path)"
     place = bare_package / "lltm"
-    assert python(program, package=bare_package) == f"{place}/lib/liblltm_ops.so 1.2.3 {place}"
+    assert python(program, package=bare_package) == f"{place}/lib/liblltm_ops.so {lltm.__version__} {place}"
 
 
 def test_override_wins(library, bare_package, tmp_path):
@@ -120,7 +120,7 @@ def test_library_of_an_installed_prefix(library, tmp_path):
     shutil.copy(library, tmp_path / "lib")
     write_build_info(tmp_path / "lib", torch_version=torch.__version__)
     program = "import lltm; print(lltm.__version__, lltm.build_info.wgmma)"
-    assert python(program, library=tmp_path / "lib" / "liblltm_ops.so") == "1.2.3 True"
+    assert python(program, library=tmp_path / "lib" / "liblltm_ops.so") == f"{lltm.__version__} True"
 
 
 def test_a_library_with_its_version_in_its_name(library, tmp_path):
@@ -182,12 +182,20 @@ def test_linked_or_renamed_library_is_left_alone(library, bare_package, tmp_path
 
 def test_version_of_an_unknown_library_is_that_of_the_package(library, bare_package, tmp_path):
     shutil.copy(library, tmp_path / "renamed.so")
+    (bare_package / "lltm" / "_version.py").write_text('VERSION = "4.5.6"\n')
     program = "import ctypes, sys, torch; ctypes.CDLL(sys.argv[1]); import lltm; print(lltm.__version__)"
-    (bare_package / "lltm-4.5.6.dist-info").mkdir()
-    (bare_package / "lltm-4.5.6.dist-info" / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: lltm\nVersion: 4.5.6\n"
-    )
     assert python(program, tmp_path / "renamed.so", package=bare_package) == "4.5.6"
+
+
+@pytest.mark.parametrize("loads_itself", [False, True], ids=["lltm loads it", "the program loads it"])
+def test_a_library_of_another_version(library, tmp_path, loads_itself):
+    """Its operators may be others, or have other arguments."""
+    other = tmp_path / "liblltm_ops.so"
+    shutil.copy(library, other)
+    write_build_info(tmp_path, torch_version=torch.__version__, version="0.1.0")
+    before = f"import torch; torch.ops.load_library({str(other)!r})" if loads_itself else ""
+    message = import_error(before, library=None if loads_itself else other)
+    assert f"{other} is of version 0.1.0, but the package {PACKAGE} is of version {lltm.__version__}. " in message
 
 
 @pytest.mark.parametrize("override", [None, ""], ids=["unset", "empty"])
