@@ -20,8 +20,7 @@ def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     The results have the shapes and dtypes of the operators' results, and differ from them by rounding errors. 16-bit
     arguments are multiplied in float32, and the cell state is carried in float32.
 
-    The table is for inference. ``lltm::sequence`` and ``lltm::lstm`` with ``keep=True``, and the backward operators
-    raise RuntimeError when they are decomposed.
+    The table is for inference: the backward operators raise RuntimeError when they are decomposed.
 
     Example::
 
@@ -97,7 +96,7 @@ def _sequence(
     # Slices, because ONNX's optimizer folds those of a constant, but not a split.
     state_size = weights.size(0) // 3
     h_weights, input_weights = weights[:, :state_size], weights[:, state_size:]
-    return _scan("sequence", _lltm_step, input, input_weights, h_weights, bias, h0, c0, lengths, reset, reverse, keep)
+    return _scan(_lltm_step, input, input_weights, h_weights, bias, h0, c0, lengths, reset, reverse, keep)
 
 
 def _lstm(
@@ -112,11 +111,10 @@ def _lstm(
     reverse: bool = False,
     keep: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return _scan("lstm", _lstm_step, input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
+    return _scan(_lstm_step, input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
 
 
 def _scan(
-    operator: str,
     cell_step: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]],
     input: Tensor,
     weight_ih: Tensor,
@@ -132,11 +130,6 @@ def _scan(
     """A sequence of the cell whose step takes z and the old cell state."""
     from torch._higher_order_ops.scan import scan_op  # here, because it is private, and may move
 
-    if keep:
-        raise RuntimeError(
-            f"lltm::{operator}: lltm.decompositions() is for inference and does not return cells and gates: "
-            "expected keep=False"
-        )
     dtype, wide = input.dtype, _accumulation_dtype(input.dtype)
     steps, batch, _ = input.shape
     gates, state_size = weight_hh.shape
@@ -151,7 +144,7 @@ def _scan(
             inputs.append(reset)
 
         def step(h: Tensor, cell: Tensor, z: Tensor, *masks_and_weights: Tensor) -> list[Tensor]:
-            """The next h and cell, and the output."""
+            """The next h and cell, the output and, with keep, the cell of this step."""
             *masks, h_weights = masks_and_weights
             old_h, old_cell = h, cell
             if reset is not None:
@@ -159,10 +152,12 @@ def _scan(
                 old_h, old_cell = torch.where(begins, 0.0, h), torch.where(begins, 0.0, cell)
             new_h, new_cell = cell_step(torch.addmm(z, old_h, h_weights), old_cell)
             new_h = new_h.to(dtype).to(wide)
+            kept = [new_h, new_cell] if keep else [new_h]
             if lengths is None:
-                return [new_h, new_cell, new_h.clone()]  # scan refuses results that share storage
+                return [new_h, new_cell, *(values.clone() for values in kept)]  # scan refuses to share storage
             runs = masks[0].unsqueeze(1)
-            return [torch.where(runs, new_h, h), torch.where(runs, new_cell, cell), torch.where(runs, new_h, 0.0)]
+            state = [torch.where(runs, new_h, h), torch.where(runs, new_cell, cell)]
+            return state + [torch.where(runs, values, 0.0) for values in kept]
 
         # Copies, because scan refuses states that share storage: h0 and c0 may be views of one tensor.
         state = [
@@ -171,16 +166,39 @@ def _scan(
         ]
         if reverse:
             inputs = [values.flip(0) for values in inputs]
-        h_n, c_n, output = scan_op(step, state, inputs, (h_weights.t(),))
-        if reverse:
-            output = output.flip(0)
+        h_n, c_n, *of_steps = scan_op(step, state, inputs, (h_weights.t(),))
+        if keep:
+            # Not results of the scan, which would compute them also where nothing takes them, as in states().
+            of_steps.append(_gates(of_steps[0], state[0], h_weights, inputs, lengths is not None, reset is not None))
+        else:
+            of_steps += [input.new_zeros(0, batch, state_size), input.new_zeros(0, batch, gates)]
+        output, cells, kept_gates = (values.flip(0) if reverse else values for values in of_steps)
         return (
             output.to(dtype),
             h_n.to(dtype),
             c_n.to(dtype if c0 is None else c0.dtype),
-            input.new_zeros(0, batch, state_size),
-            input.new_zeros(0, batch, gates),
+            cells.to(dtype),
+            kept_gates.to(dtype),
         )
+
+
+def _gates(
+    output: Tensor, h0: Tensor, h_weights: Tensor, inputs: list[Tensor], has_lengths: bool, has_reset: bool
+) -> Tensor:
+    """The pre-activations of every step, from the outputs of the steps before and what the scan runs over."""
+    z = inputs[0]
+
+    def of_the_step_before(first: Tensor, values: Tensor) -> Tensor:
+        return torch.cat([first.unsqueeze(0), values])[: z.size(0)]
+
+    old_h = of_the_step_before(h0, output)
+    if has_lengths:  # a row of a reverse direction begins where it ends
+        runs = inputs[1]
+        old_h = torch.where(of_the_step_before(torch.zeros_like(runs[0]), runs).unsqueeze(2), old_h, h0)
+    if has_reset:
+        old_h = torch.where(inputs[-1].unsqueeze(2), 0.0, old_h)
+    z = z + torch.nn.functional.linear(old_h, h_weights)
+    return torch.where(runs.unsqueeze(2), z, 0.0) if has_lengths else z
 
 
 def _refuse(operator: str) -> Callable[..., None]:

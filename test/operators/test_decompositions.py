@@ -87,15 +87,20 @@ def test_what_is_beyond_the_length_is_never_used(device):
     assert_results_close(decomposed(ops.sequence.default, *poisoned), arguments)
 
 
-class Keeps(torch.nn.Module):
-    def forward(self, x, weights):
-        return ops.sequence(x, weights, keep=True)
+@pytest.mark.parametrize("masks", list(itertools.product([False, True], repeat=2)), ids=str)
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("cell", CELLS.values(), ids=CELLS)
+def test_cells_and_gates_are_kept(device, dtype, masks, reverse, cell):
+    options = {"lengths": masks[0], "reset": masks[1], "reverse": reverse, "cell": cell}
+    for sizes in ((7, 6, 5, 4), (1, 2, 3, 4)):
+        arguments = make(sizes, dtype, device, **options)
+        results = decomposed(getattr(ops, cell.operator).default, *arguments, True)
+        assert_results_close(results, arguments, keep=True)
+    arguments = make((5, 4, 3, 4), dtype, device, **options)._replace(h0=None, c0=None)
+    assert_results_close(decomposed(getattr(ops, cell.operator).default, *arguments, True), arguments, keep=True)
 
 
 def test_what_has_no_decomposition_is_refused():
-    program = torch.export.export(Keeps(), make((3, 2, 5, 4))[:2])
-    with pytest.raises(RuntimeError, match=r"lltm::sequence: .* for inference .*: expected keep=False"):
-        program.run_decompositions(lltm.decompositions())
     for operator in ("backward", "sequence_backward", "lstm_backward"):
         arguments = (*named_arguments.make(operator).values(), *named_arguments.after_tensors(operator))
         with pytest.raises(RuntimeError, match=f"^lltm::{operator}: .* for inference and has no gradients"):
@@ -210,6 +215,36 @@ def test_onnx_of_modules(onnxruntime, tmp_path):
             expected = model(*inputs)
         found = run_onnx(onnxruntime, path, *inputs)
         torch.testing.assert_close([torch.from_numpy(values) for values in found], list(expected))
+
+
+class EveryState(torch.nn.Module):
+    def __init__(self, cls):
+        super().__init__()
+        self.rnn = cls(5, 7, 2, bidirectional=True, batch_first=True)
+
+    def forward(self, x, lengths, reset, h0, c0):
+        output, (h_n, c_n), (h, c) = self.rnn.states(x, (h0, c0), lengths, reset)
+        return output, h_n, c_n, h, c
+
+
+@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM])
+def test_states_run_without_lltm(onnxruntime, tmp_path, cls):
+    """As a program of PyTorch's operators, and as a Scan for each layer and direction."""
+    import onnx
+
+    model, path = EveryState(cls), tmp_path / "states.onnx"
+    program = export(model, inputs_of(5, 4), SHAPES, lltm.decompositions())
+    with torch.no_grad():
+        torch.onnx.export(program, (), path, dynamo=True, verbose=False)
+    nodes = onnx.load(path).graph.node
+    # The states, the outputs and the cells of each, and no gates.
+    assert [len(node.output) for node in nodes if node.op_type == "Scan"] == [4] * 4
+    for inputs in (inputs_of(5, 4), inputs_of(12, 3), inputs_of(1, 1)):
+        with torch.no_grad():
+            expected = list(model(*inputs))
+            torch.testing.assert_close(list(program.module()(*inputs)), expected)
+        found = run_onnx(onnxruntime, path, *inputs)
+        torch.testing.assert_close([torch.from_numpy(values) for values in found], expected)
 
 
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
