@@ -148,6 +148,13 @@ def captures_graph() -> bool:
     return torch.jit.is_tracing() or torch.compiler.is_compiling()
 
 
+def refuse_to_export(layer: str) -> None:
+    """Raise an error while torch.export traces, to which the number of sequences is unknown. Dynamo, with strict=True,
+    refuses the functions that make a PackedSequence itself, and takes one that is an argument."""
+    if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
+        raise RuntimeError(f"{layer}: a PackedSequence cannot be exported: pass a padded input and lengths")
+
+
 def check_batch_sizes(layer: str, batch_sizes: Tensor, data: Tensor) -> None:
     """Check a PackedSequence that was not made by pack_sequence() or pack_padded_sequence()."""
     if captures_graph():

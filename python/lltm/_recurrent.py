@@ -142,7 +142,7 @@ class Recurrent(_leaf.Leaf):
         return [[f"{kind}_l{k}{suffix}" for kind in kinds] for k in range(self.num_layers) for suffix in suffixes]
 
     def __setattr__(self, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
+        torch.nn.Module.__setattr__(self, name, value)
         if name == "dropout":
             # With dynamic=True, torch.compile treats a float as a variable, and compiles twice where it is compared.
             # Comparing here spares modules without dropout from that.
@@ -227,6 +227,7 @@ class Recurrent(_leaf.Leaf):
             raise RuntimeError(f"{self._kind}: input must have 2 dimensions, got {data.dim()}")
         if not torch.jit.is_scripting():
             _checks.check_kinds(self._kind, lengths, reset)
+            _checks.refuse_to_export(self._kind)
             _checks.check_batch_sizes(self._kind, batch_sizes, data)
         parameters = self._read_parameters()
         self._check_input(data, parameters[0])

@@ -534,3 +534,24 @@ def test_numbers_of_numpy(make):
         torch.jit.script(model),
     ):
         assert torch.equal(form(input), model(input))
+
+
+@pytest.mark.parametrize("states", [False, True], ids=["call", "states"])
+@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM])
+def test_a_pack_is_not_exported_but_compiled(cls, states):
+    rnn, input, lengths = cls(3, 4), torch.randn(5, 3, 3), torch.tensor([5, 1, 3])
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = rnn
+
+        def forward(self, input, lengths):
+            packed = pack_padded_sequence(input, lengths, enforce_sorted=False)
+            return pad_packed_sequence((self.rnn.states if states else self.rnn)(packed)[0])[0]
+
+    with pytest.raises(
+        RuntimeError, match=f"^{cls.__name__}: a PackedSequence cannot be exported: pass a padded input"
+    ):
+        torch.export.export(Model(), (input, lengths))
+    assert torch.equal(torch.compile(Model(), backend="eager")(input, lengths), rnn(input, None, lengths)[0])
