@@ -6,7 +6,9 @@ import hypothesis
 import lltm_testing.settings  # noqa: F401  finds lltm
 import pytest
 import torch
+from lltm_testing.named_arguments import NAMES
 from lltm_testing.sequence_reference import CELLS
+from lltm_testing.steps import STEPS, Step
 
 import lltm
 
@@ -39,6 +41,18 @@ def dtype(request) -> torch.dtype:
 def cell(request) -> type:
     """The arguments of lltm::sequence, or of lltm::lstm."""
     return CELLS[request.param]
+
+
+@pytest.fixture(scope="session", params=STEPS)
+def step(request) -> Step:
+    """A step of a cell, in every way to compute it."""
+    return STEPS[request.param]
+
+
+@pytest.fixture(scope="session", params=NAMES)
+def operator(request) -> str:
+    """The name of an operator. Marks of named_arguments.py choose among them."""
+    return request.param
 
 
 @pytest.fixture(params=["few_rows", "hopper", "tiles", "library"])

@@ -37,7 +37,9 @@ walks in N. J. Higham and T. Mary, A New Approach to Probabilistic Rounding Erro
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -226,37 +228,76 @@ def cat(*blocks: Bounded) -> Bounded:
     return Bounded(torch.cat([block.value for block in blocks], dim=-1), torch.cat(errors, dim=-1), blocks[0].precision)
 
 
-def split_gates(gates: Bounded) -> tuple[Bounded, Bounded, Bounded]:
-    return gates.split([gates.value.size(-1) // 3] * 3)
-
-
-def forward(
-    input: Bounded, weights: Bounded, bias: Bounded | None, old_h: Bounded, old_cell: Bounded
-) -> tuple[Bounded, Bounded, Bounded]:
-    """new_h, new_cell and gates of lltm::forward."""
-    gates = cat(old_h, input).product(weights.t(), start=bias)
-    z_i, z_o, z_g = split_gates(gates.stored())
+def lltm(z_i: Bounded, z_o: Bounded, z_g: Bounded, old_cell: Bounded) -> tuple[Bounded, Bounded]:
     new_cell = old_cell + z_g.elu() * z_i.sigmoid()
-    return new_cell.tanh() * z_o.sigmoid(), new_cell, gates
+    return new_cell.tanh() * z_o.sigmoid(), new_cell
 
 
-def backward(
-    grad_h: Bounded | None,
-    grad_cell: Bounded | None,
-    new_cell: Bounded,
-    gates: Bounded,
-    input: Bounded,
-    weights: Bounded,
-    old_h: Bounded,
-) -> tuple[Bounded, Bounded, Bounded, Bounded, Bounded]:
-    """The gradients of input, weights, bias, old_h and old_cell that lltm::backward returns."""
-    nothing = Bounded(torch.zeros_like(new_cell.value), 0.0, new_cell.precision)
-    dh, dc = grad_h or nothing, grad_cell or nothing
-    z_i, z_o, z_g = split_gates(gates)
+def lltm_gradients(dh, dc, new_cell, z_i, z_o, z_g) -> tuple[Bounded, ...]:
     d_cell = dc + dh * z_o.sigmoid() * new_cell.tanh_slope()
     dz_i = d_cell * z_g.elu() * z_i.sigmoid_slope()
     dz_o = dh * new_cell.tanh() * z_o.sigmoid_slope()
     dz_g = d_cell * z_i.sigmoid() * z_g.elu_slope()
-    dz = cat(dz_i, dz_o, dz_g).stored()
-    d_old_h, d_input = (dz @ weights).split([old_h.value.size(-1), input.value.size(-1)])
-    return d_input, dz.t() @ cat(old_h, input), dz.sum_of_rows(), d_old_h, d_cell
+    return dz_i, dz_o, dz_g, d_cell
+
+
+def lstm(z_i: Bounded, z_f: Bounded, z_g: Bounded, z_o: Bounded, old_cell: Bounded) -> tuple[Bounded, Bounded]:
+    new_cell = z_f.sigmoid() * old_cell + z_i.sigmoid() * z_g.tanh()
+    return new_cell.tanh() * z_o.sigmoid(), new_cell
+
+
+def lstm_gradients(dh, dc, new_cell, z_i, z_f, z_g, z_o, old_cell) -> tuple[Bounded, ...]:
+    d_cell = dc + dh * z_o.sigmoid() * new_cell.tanh_slope()
+    dz_i = d_cell * z_g.tanh() * z_i.sigmoid_slope()
+    dz_f = d_cell * old_cell * z_f.sigmoid_slope()
+    dz_g = d_cell * z_i.sigmoid() * z_g.tanh_slope()
+    dz_o = dh * new_cell.tanh() * z_o.sigmoid_slope()
+    return dz_i, dz_f, dz_g, dz_o, d_cell * z_f.sigmoid()
+
+
+class Cell(NamedTuple):
+    """A step: the product that the gates are, and the cell, which has no other products."""
+
+    gates: int
+    matrices: int
+    """1 if the columns of the input follow those of the state, 2 if the input has a matrix of its own, the first."""
+    state: Callable[..., tuple[Bounded, Bounded]]
+    """new_h and new_cell of the gates and old_cell."""
+    gradients: Callable[..., tuple[Bounded, ...]]
+    """Those of the gates and of old_cell. Of those of new_h and new_cell, of new_cell and the gates, and, unless there
+    is one matrix, of old_cell."""
+
+    def split(self, gates: Bounded) -> tuple[Bounded, ...]:
+        return gates.split([gates.value.size(-1) // self.gates] * self.gates)
+
+    def forward(self, input: Bounded, *others: Bounded | None) -> tuple[Bounded, Bounded, Bounded]:
+        """new_h, new_cell and gates of the input, the weights, the bias, old_h and old_cell."""
+        *weights, bias, old_h, old_cell = others
+        gates = cat(old_h, input).product(cat(*reversed(weights)).t(), start=bias)
+        return *self.state(*self.split(gates.stored()), old_cell), gates
+
+    def backward(
+        self,
+        grad_h: Bounded | None,
+        grad_cell: Bounded | None,
+        new_cell: Bounded,
+        gates: Bounded,
+        input: Bounded,
+        *others: Bounded,
+    ) -> tuple[Bounded, ...]:
+        """The gradients of input, weights, bias, old_h and old_cell. `others` are the weights, old_h, and old_cell if
+        the cell reads it."""
+        weights, (old_h, *old_cell) = others[: self.matrices], others[self.matrices :]
+        nothing = Bounded(torch.zeros_like(new_cell.value), 0.0, new_cell.precision)
+        *dz, d_old_cell = self.gradients(
+            grad_h or nothing, grad_cell or nothing, new_cell, *self.split(gates), *old_cell
+        )
+        dz, columns = cat(*dz).stored(), [old_h.value.size(-1), input.value.size(-1)]
+        d_old_h, d_input = (dz @ cat(*reversed(weights))).split(columns)
+        d_weights = dz.t() @ cat(old_h, input)
+        d_weights = reversed(d_weights.split(columns)) if self.matrices == 2 else [d_weights]
+        return d_input, *d_weights, dz.sum_of_rows(), d_old_h, d_old_cell
+
+
+LLTM = Cell(3, 1, lltm, lltm_gradients)
+LSTM = Cell(4, 2, lstm, lstm_gradients)

@@ -5,15 +5,25 @@ By default, T = 7, N = 6, I = 5, H = 4: weights are (12, 9), weight_ih (16, 5) a
 
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
 # settings finds lltm, also in a process that only imports this.
 from lltm_testing import reference, sequence_reference, settings  # noqa: F401
 
+FORWARDS = ("forward", *(cell.operator for cell in sequence_reference.CELLS.values()))
+
+
+def backward_of(operator: str) -> str:
+    return "backward" if operator == "forward" else f"{operator}_backward"
+
+
+BACKWARDS = tuple(map(backward_of, FORWARDS))
 ARGUMENTS = {
     name: getattr(torch.ops.lltm, name).default._schema.arguments
-    for name in ("forward", "backward", "sequence", "sequence_backward", "lstm", "lstm_backward")
+    for pair in zip(FORWARDS, BACKWARDS, strict=True)
+    for name in pair
 }
 
 
@@ -23,9 +33,14 @@ def names_of(operator: str, *types) -> tuple[str, ...]:
 
 TENSOR, OPTIONAL_TENSOR, BOOL = torch.TensorType.get(), torch.OptionalType.ofTensor(), torch.BoolType.get()
 NAMES = {operator: names_of(operator, TENSOR, OPTIONAL_TENSOR) for operator in ARGUMENTS}
-GRADIENTS = NAMES["sequence_backward"][:4]
-CELLS = {name: sequence_reference.Lstm if "lstm" in name else sequence_reference.Sequence for name in NAMES}
-WEIGHTS = {name: "weight_hh" if "lstm" in name else "weights" for name in NAMES}
+CELLS = dict.fromkeys(("forward", "backward"), sequence_reference.Sequence) | {
+    cell.operator + suffix: cell for cell in sequence_reference.CELLS.values() for suffix in ("", "_backward")
+}
+WEIGHTS = {name: [n for n in CELLS[name].names if n.startswith("weight")][-1] for name in NAMES}
+GRADIENTS = tuple(name for name in NAMES["sequence_backward"] if name.startswith("grad_"))
+
+each_forward = pytest.mark.parametrize("operator", FORWARDS)
+each_backward = pytest.mark.parametrize("operator", BACKWARDS)
 
 
 def optional(operator: str) -> tuple[str, ...]:

@@ -122,21 +122,23 @@ def precision_of(tensor: Tensor) -> Precision:
 
 def bounded_forward(arguments: Arguments) -> tuple[Bounded, Bounded, Bounded]:
     """The expected new_h, new_cell and gates."""
-    return bounds.forward(*arguments.map(precision_of(arguments.input).exact))
+    return bounds.LLTM.forward(*arguments.map(precision_of(arguments.input).exact))
 
 
 def bounded_backward(grad_h: Tensor | None, grad_cell: Tensor | None, arguments: Arguments) -> tuple[Bounded, ...]:
     """The expected five gradients, taking the errors of the forward into account."""
     exact = precision_of(arguments.input).exact
     input, weights, _, old_h, _ = bounded = arguments.map(exact)
-    _, new_cell, gates = bounds.forward(*bounded)
-    return bounds.backward(exact(grad_h), exact(grad_cell), new_cell.stored(), gates.stored(), input, weights, old_h)
+    _, new_cell, gates = bounds.LLTM.forward(*bounded)
+    return bounds.LLTM.backward(
+        exact(grad_h), exact(grad_cell), new_cell.stored(), gates.stored(), input, weights, old_h
+    )
 
 
 def bounded_backward_of(grad_h, grad_cell, new_cell, gates, input, weights, old_h) -> tuple[Bounded, ...]:
     """The five gradients that lltm::backward should compute for exactly these arguments."""
     exact = precision_of(input).exact
-    return bounds.backward(*map(exact, (grad_h, grad_cell, new_cell, gates, input, weights, old_h)))
+    return bounds.LLTM.backward(*map(exact, (grad_h, grad_cell, new_cell, gates, input, weights, old_h)))
 
 
 def backward(grad_h: Tensor | None, grad_cell: Tensor | None, arguments: Arguments) -> Arguments:

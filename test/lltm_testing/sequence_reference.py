@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from lltm_testing import reference
+from lltm_testing import bounds, reference
 from lltm_testing.bounds import Precision
 
 OUTPUTS = ("output", "h_n", "c_n", "cells", "gates")
@@ -49,6 +49,7 @@ class Fields:
     gates: ClassVar[int]
     step: ClassVar[Callable]
     """The cell's formula: new_h, new_cell and gates of an input, the weights, the bias, old_h and old_cell."""
+    bounds: ClassVar[bounds.Cell]
 
     @property
     def weights_and_bias(self) -> tuple[Tensor | None, ...]:
@@ -95,6 +96,7 @@ class Sequence(Fields, SequenceFields):
     """The arguments of lltm::sequence except keep."""
 
     operator, names, gates, step = "sequence", NAMES, 3, staticmethod(reference.forward)
+    bounds = bounds.LLTM
 
 
 class LstmFields(NamedTuple):
@@ -113,6 +115,7 @@ class Lstm(Fields, LstmFields):
     """The arguments of lltm::lstm except keep."""
 
     operator, names, gates, step = "lstm", LstmFields._fields[:6], 4, staticmethod(reference.lstm)
+    bounds = bounds.LSTM
 
 
 CELLS = {"lltm": Sequence, "lstm": Lstm}

@@ -9,7 +9,7 @@ import re
 import pytest
 import torch
 from lltm_testing import named_arguments
-from lltm_testing.named_arguments import NAMES, optional
+from lltm_testing.named_arguments import BACKWARDS, FORWARDS, NAMES, each_forward, optional
 
 import lltm
 
@@ -223,7 +223,7 @@ def test_dtypes_of_c0(operator):
     operator.fails(arguments | {"h0": arguments["h0"].float()}, "h0 of input's dtype float64, got float32")
 
 
-@pytest.mark.parametrize("name", ["sequence_backward", "lstm_backward"])
+@pytest.mark.parametrize("name", BACKWARDS[1:])
 def test_the_gradient_of_c_n_has_its_dtype(path, device, name):
     operator = Operator(name, path, device)
     arguments = operator.arguments(torch.bfloat16, cell_dtype=torch.float32)
@@ -249,7 +249,7 @@ def test_none_where_a_tensor_is_due(operator, name):
     operator.fails(operator.arguments() | {name: None}, f"{name} to be a tensor, got None or an undefined tensor")
 
 
-@pytest.mark.parametrize("operator", NAMES, indirect=True)
+@each_operator
 def test_nothing_but_none(operator):
     first = {"backward": "new_cell"}.get(operator.name, "output" if "_backward" in operator.name else "input")
     operator.fails(dict.fromkeys(operator.names), f"{first} to be a tensor, got None or an undefined tensor")
@@ -279,7 +279,7 @@ def test_cpu_and_cuda(operator, name):
 
 
 @pytest.mark.parametrize("length", [0, 4, 6])
-@pytest.mark.parametrize("operator", ["backward", "sequence_backward", "lstm_backward"], indirect=True)
+@pytest.mark.parametrize("operator", BACKWARDS, indirect=True)
 def test_masks_of_a_wrong_length(operator, length):
     """PyTorch's own conversion error, which does not name the argument."""
     flags = len(named_arguments.mask_of(operator.name, ()))
@@ -300,17 +300,16 @@ def test_meta_tensors_are_checked(name, case):
 
 
 @pytest.mark.parametrize("transform", ["vmap", "grad", "jvp"])
-@pytest.mark.parametrize(
-    ("name", "case"), [(name, case) for name in ("forward", "sequence") for case in SHAPES[name][::3]], ids=str
-)
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name in FORWARDS for case in SHAPES[name][::3]], ids=str)
 def test_the_formula_below_transforms_is_checked(device, name, case, transform):
     argument, shape, message = case
     arguments = Operator(name, device=device).arguments()
     arguments |= {argument: arguments[argument].new_zeros(shape)}
-    weights = arguments["weights"]
+    name_of_weights = named_arguments.WEIGHTS[name]
+    weights = arguments[name_of_weights]
 
     def function(weights):
-        return getattr(torch.ops.lltm, name)(**(arguments | {"weights": weights}))[0].sum()
+        return getattr(torch.ops.lltm, name)(**(arguments | {name_of_weights: weights}))[0].sum()
 
     with pytest.raises(RuntimeError, match="^" + re.escape(f"lltm::{name}: expected {message}")):
         if transform == "vmap":
@@ -363,8 +362,17 @@ def test_a_cuda_tensor_in_a_build_without_cuda(path):
         operator({name: tensor.cuda() for name, tensor in operator.arguments().items()})
 
 
-@pytest.mark.parametrize("operator", ["sequence", "lstm"])
+@pytest.mark.parametrize("operator", FORWARDS[1:])
 def test_a_plan_is_for_a_gpu(operator):
     plan = f"{operator}_plan"
     with pytest.raises(RuntimeError, match=f"^lltm::{plan}: expected input on a CUDA device, got cpu$"):
         getattr(lltm, plan)(**named_arguments.make(operator))
+
+
+@each_forward
+def test_an_unknown_choice_of_products(monkeypatch, operator):
+    arguments = named_arguments.make(operator)
+    monkeypatch.setenv("LLTM_CPU_GEMM", "mine")
+    message = "^lltm: expected the environment variable LLTM_CPU_GEMM to be auto, own or aten, got mine$"
+    with pytest.raises(RuntimeError, match=message):
+        named_arguments.call(operator, arguments)

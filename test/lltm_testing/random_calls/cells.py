@@ -61,7 +61,7 @@ def prepare_forward(case: Case) -> Call:
         dtypes=(case.arithmetic,) * 3,
         arguments=arguments,
         run=run,
-        expected=lambda: bounds.forward(*bounded_arguments(case, arguments)),
+        expected=lambda: bounds.LLTM.forward(*bounded_arguments(case, arguments)),
     )
 
 
@@ -80,7 +80,7 @@ def prepare_backward(case: Case) -> Call:
     def expected() -> list[Bounded | None]:
         exact = precision_on(case.device, case.dtype).exact
         tensors = (*grads, new_cell, gates, arguments.input, arguments.weights, arguments.old_h)
-        gradients = bounds.backward(*map(exact, tensors))
+        gradients = bounds.LLTM.backward(*map(exact, tensors))
         return [gradient if wanted else None for gradient, wanted in zip(gradients, case.mask, strict=True)]
 
     return Call(names=GRADIENT_NAMES, dtypes=(case.dtype,) * 5, arguments=given, run=run, expected=expected)
@@ -98,9 +98,9 @@ def prepare_autograd(case: Case) -> Call:
 
     def expected() -> list[Bounded | None]:
         input, weights, bias, old_h, _ = bounded = bounded_arguments(case, arguments)
-        new_h, new_cell, gates = bounds.forward(*bounded)
+        new_h, new_cell, gates = bounds.LLTM.forward(*bounded)
         exact = precision_on(case.device, case.arithmetic).exact
-        gradients = bounds.backward(
+        gradients = bounds.LLTM.backward(
             exact(grads[0]), exact(grads[1]), new_cell.stored(), gates.stored(), input, weights, old_h
         )
         wanted = [leaf is not None and leaf.requires_grad and len(case.absent) < 2 for leaf in arguments]

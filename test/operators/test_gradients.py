@@ -1,13 +1,14 @@
-"""lltm::sequence_backward and lltm::lstm_backward, called by autograd and directly, against autograd of the loop in
-float64."""
+"""The gradients of the operators, by autograd and by their backward operators: of a step of each cell against the
+bounds of bounds.py, and of sequences against autograd of the loop in float64."""
 
-import gc
 import itertools
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from lltm_testing import reference
+from lltm_testing.named_arguments import WEIGHTS
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
     CELLS,
@@ -24,9 +25,70 @@ from lltm_testing.sequence_reference import (
     make_gradients,
     ragged,
 )
+from lltm_testing.steps import each_step_and_size
+from lltm_testing.steps import make_gradients as make_gradients_of_step
 from torch.utils.checkpoint import checkpoint
 
+# Which of the gradients of new_h and new_cell are given.
+INCOMING = [(True, True), (True, False), (False, True)]
 REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+
+
+def choose(grads, incoming):
+    return tuple(gradient if given else None for gradient, given in zip(grads, incoming, strict=True))
+
+
+def step_by_autograd(step, grads, arguments, names=None):
+    """The gradients of the named arguments, None for the others and for those that are absent."""
+    leaves = arguments.require_grad(names)
+    new_h, new_cell, gates = step.call(leaves)
+    assert not gates.requires_grad
+    pairs = [(r, g) for r, g in zip((new_h, new_cell), grads, strict=True) if g is not None]
+    torch.autograd.backward(*zip(*pairs, strict=True))
+    return [None if (leaf := getattr(leaves, name)) is None else leaf.grad for name in leaves.names]
+
+
+@each_step_and_size
+def test_those_of_a_step_are_the_formula(device, dtype, step, sizes):
+    for bias in (True, False):
+        arguments = step.make(sizes, dtype, device, bias)
+        grads = make_gradients_of_step(arguments)
+        step.assert_gradients_close(step_by_autograd(step, grads, arguments), grads, arguments)
+
+
+@given(
+    sizes=st.tuples(st.integers(0, 40), st.integers(0, 70), st.integers(1, 70)),
+    bias=st.booleans(),
+    incoming=st.sampled_from(INCOMING),
+    mask=st.tuples(*[st.booleans()] * 6),
+)
+def test_those_of_a_step_are_the_formula_at_any_size(device, dtype, step, sizes, bias, incoming, mask):
+    arguments = step.make(sizes, dtype, device, bias)
+    grads = choose(make_gradients_of_step(arguments), incoming)
+    found = step.call_backward(grads, arguments, mask=mask[: len(step.cell.names)])
+    assert [gradient is not None for gradient in found] == list(mask[: len(found)])
+    step.assert_gradients_close(found, grads, arguments)
+
+
+def test_those_of_a_step_from_one_incoming_gradient(device, dtype, step):
+    arguments = step.make((6, 5, 7), dtype, device)
+    for incoming in INCOMING[1:]:
+        grads = choose(make_gradients_of_step(arguments), incoming)
+        step.assert_gradients_close(step_by_autograd(step, grads, arguments), grads, arguments)
+
+
+def test_autograd_computes_what_is_wanted(device, step):
+    """Of each subset of the arguments that require gradients."""
+    arguments = step.make((6, 5, 7), device=device)
+    grads = make_gradients_of_step(arguments)
+    for size in range(1, len(step.cell.names) + 1):
+        for names in itertools.combinations(step.cell.names, size):
+            for present in (arguments, arguments._replace(bias=None)):
+                if wanted := [name for name in names if getattr(present, name) is not None]:
+                    found = step_by_autograd(step, grads, present, wanted)
+                    results = zip(present.names, found, strict=True)
+                    assert [name for name, result in results if result is not None] == wanted
+                    step.assert_gradients_close(found, grads, present)
 
 
 def by_autograd(arguments, gradients):
@@ -67,16 +129,17 @@ def one_thread(set_threads):
 @pytest.mark.slow
 @REVERSE
 @pytest.mark.parametrize("sizes", [Sizes(300, 16, 33, 64), Sizes(3, 16500, 3, 32)], ids=["chunks", "blocks"])
-def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, one_thread, sizes, reverse):
+def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, one_thread, cell, sizes, reverse):
     """The CPU takes at most 512 KiB or, with ATen's products, 4 MiB of steps and 16 MiB of rows at once."""
     for masked in (False, True):
-        arguments = make(sizes, torch.float64, lengths=masked, reset=masked, reverse=reverse)
+        arguments = make(sizes, torch.float64, lengths=masked, reset=masked, reverse=reverse, cell=cell)
         gradients = make_gradients(arguments)
         found = call_backward(gradients, arguments)
         assert_gradients_close(found, gradients, arguments)
         # Between two chunks, the gradient of h is needed even if that of h0 is not.
-        without_state = call_backward(gradients, arguments, (True, True, True, False, False))
-        assert all(torch.equal(a, b) for a, b in zip(without_state[:3], found, strict=False))
+        *without_state, d_h0, d_c0 = call_backward(gradients, arguments, (*[True] * (len(found) - 2), False, False))
+        assert_identical(without_state, found[:-2])
+        assert d_h0 is d_c0 is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
@@ -105,9 +168,10 @@ def test_what_is_beyond_the_length_is_never_used(device, products, dtype, cell, 
     assert torch.equal(found[-2][0], gradients[1][0]) and torch.equal(found[-1][0], gradients[2][0])
 
 
-def test_d_input_beyond_the_length_is_zero_whatever_the_weights(device, dtype):
-    arguments, _, beyond = ragged(make(Sizes(6, 5, 3, 4), dtype, device))
-    arguments = arguments._replace(weights=torch.full_like(arguments.weights, torch.nan))
+def test_d_input_beyond_the_length_is_zero_whatever_the_weights(device, dtype, cell):
+    arguments, _, beyond = ragged(make(Sizes(6, 5, 3, 4), dtype, device, cell=cell))
+    name = WEIGHTS[cell.operator]
+    arguments = arguments._replace(**{name: torch.full_like(getattr(arguments, name), torch.nan)})
     d_input = by_autograd(arguments, make_gradients(arguments))[0]
     assert d_input[beyond].eq(0).all() and d_input[~beyond].isnan().all()
 
@@ -143,35 +207,18 @@ def test_one_argument_that_requires_a_gradient(device, cell, name):
     assert_close(found, expected, cell_dtype_of(arguments), f"gradient of {name}")
 
 
-@pytest.mark.parametrize("batch_first", [False, True])
-def test_workspace_on_the_cpu_does_not_grow_with_the_steps(one_thread, batch_first):
-    """d_gates are only kept for a chunk of steps, and gradients with contiguous features are not copied."""
-    arguments = make(Sizes(steps=4000, batch=16, input_features=4, state_size=16))
-    output, _, _, cells, gates = call(arguments, keep=True)
-    ones = torch.ones(16, 4000, 16).transpose(0, 1) if batch_first else torch.ones(4000, 16, 16)
-    gc.collect()  # or tensors of earlier tests might be freed in between
-    with torch.profiler.profile(profile_memory=True) as profile:
-        results = torch.ops.lltm.sequence_backward(ones, None, None, ones, output, cells, gates, *arguments, [True] * 5)
-    events = [event for event in profile.profiler.kineto_results.events() if event.name() == "[memory]"]
-    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    of_results = sum(result.nbytes for result in results if result is not None)
-    assert sum(changes) == of_results
-    assert max(itertools.accumulate(changes)) - of_results < output.nbytes / 2
-
-
 @pytest.mark.parametrize("use_reentrant", [False, True])
-def test_under_checkpointing(device, use_reentrant):
-    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True)
+def test_under_checkpointing(device, cell, use_reentrant):
+    arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True, cell=cell)
     leaves, plain = arguments.require_grad(), arguments.require_grad()
 
     def loss(*tensors):
-        output, h_n, c_n, _, _ = torch.ops.lltm.sequence(*tensors, arguments.lengths, arguments.reset)
+        output, h_n, c_n, _, _ = call(arguments._replace(**dict(zip(cell.names, tensors, strict=True))))
         return (output.sum() * h_n.sum() + c_n.sum()).sin()
 
-    checkpoint(loss, *leaves[:5], use_reentrant=use_reentrant).backward()
-    loss(*plain[:5]).backward()
-    for a, b in zip(leaves.leaves(), plain.leaves(), strict=True):
-        assert torch.equal(a.grad, b.grad)
+    checkpoint(loss, *leaves.leaves(), use_reentrant=use_reentrant).backward()
+    loss(*plain.leaves()).backward()
+    assert_identical([leaf.grad for leaf in leaves.leaves()], [leaf.grad for leaf in plain.leaves()])
 
 
 @pytest.mark.parametrize("sizes", [(0, 6, 5, 7), (5, 0, 5, 7)], ids=str)
@@ -182,3 +229,21 @@ def test_nothing_to_run_gives_zero_parameter_gradients(device, dtype, cell, size
         _, *of_parameters, d_h0, d_c0 = results
         assert not any(gradient.any() for gradient in of_parameters)
         assert torch.equal(d_h0, gradients[1]) and torch.equal(d_c0, gradients[2])
+
+
+def test_through_many_steps(device):
+    """Steps that share the weights."""
+    arguments = reference.make_arguments((4, 3, 6), torch.float64, device)
+    inputs = torch.randn(7, 4, 3, dtype=torch.float64, device=device)
+
+    def run(step, arguments):
+        weights, bias, h, cell = arguments[1:]
+        for x in inputs:
+            h, cell, _ = step(x, weights, bias, h, cell)
+        return (h * cell).sum()
+
+    leaves, expected = arguments.require_grad(), arguments.require_grad()
+    run(torch.ops.lltm.forward, leaves).backward()
+    run(reference.forward, expected).backward()
+    for leaf, value in zip(leaves[1:], expected[1:], strict=True):
+        torch.testing.assert_close(leaf.grad, value.grad)

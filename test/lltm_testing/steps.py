@@ -1,0 +1,116 @@
+"""A single step of a cell, in every way to compute it, against the bounds of bounds.py."""
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from lltm_testing import sequence_reference
+from lltm_testing.bounds import Bounded
+from lltm_testing.reference import SIZES, assert_close, precision_of
+from lltm_testing.sequence_reference import Lstm, Sequence
+
+
+class Step(NamedTuple):
+    """The arguments are those of a sequence of one step."""
+
+    cell: type[Sequence] | type[Lstm]
+    steps: int
+    """0: lltm::forward. Otherwise the sequence has this many steps, and its row the length 1."""
+
+    def make(self, sizes, dtype=torch.float32, device="cpu", bias=True) -> Sequence | Lstm:
+        """Random arguments of these (batch, input_features, state_size)."""
+        return sequence_reference.make((1, *sizes), dtype, device, bias, cell=self.cell)
+
+    def of_preactivations(self, gates: dict[int, list[float]], old_cell, dtype, device) -> Sequence | Lstm:
+        """A batch of one with exactly these pre-activations, 1 where none are given: the input is 1, and the weights
+        are z."""
+        state_size = len(old_cell)
+        z = torch.ones(self.cell.gates, state_size, dtype=torch.float64)
+        for gate, values in gates.items():
+            z[gate] = torch.tensor(values, dtype=torch.float64)
+        arguments = self.make((1, 1, state_size), torch.float64, bias=False).map(torch.zeros_like)
+        arguments.input.fill_(1)
+        arguments[1][:, -1] = z.flatten()
+        return arguments._replace(c0=torch.tensor([old_cell], dtype=torch.float64)).map(lambda t: t.to(device, dtype))
+
+    def call(self, arguments) -> tuple[Tensor, Tensor, Tensor]:
+        """new_h, new_cell and gates."""
+        if self.steps == 0:
+            input, *others = arguments[: len(self.cell.names)]
+            return torch.ops.lltm.forward(input[0], *others)
+        _, h_n, c_n, _, gates = sequence_reference.call(self._in_a_sequence(arguments), keep=True)
+        return h_n, c_n, gates[0]
+
+    def call_backward(self, grads, arguments, new_cell=None, gates=None, mask=None) -> tuple[Tensor | None, ...]:
+        """The gradients of those of new_h and new_cell, by default after the step with the same arguments."""
+        new_h, *found = self.call(arguments)
+        new_cell, gates = (f if given is None else given for f, given in zip(found, (new_cell, gates), strict=True))
+        mask = list(mask or [True] * len(self.cell.names))
+        if self.steps == 0:
+            input, *others, _ = arguments[: len(self.cell.names)]
+            d_input, *others = torch.ops.lltm.backward(*grads, new_cell, gates, input[0], *others, mask)
+            return None if d_input is None else d_input[None], *others
+        given = self._in_a_sequence(arguments)
+        kept = (t[None].repeat(self.steps, 1, 1) for t in (new_h, new_cell, gates))
+        backward = getattr(torch.ops.lltm, f"{self.cell.operator}_backward")
+        d_input, *others = backward(None, *grads, None, *kept, *given, mask)
+        return None if d_input is None else d_input[:1], *others
+
+    def _in_a_sequence(self, arguments):
+        if self.steps == 1:
+            return arguments
+        lengths = torch.ones(arguments.input.size(1), dtype=torch.int64, device=arguments.input.device)
+        return arguments._replace(input=arguments.input.expand(self.steps, -1, -1), lengths=lengths)
+
+    def bounded(self, arguments) -> tuple[Bounded, Bounded, Bounded]:
+        """The expected new_h, new_cell and gates."""
+        exact = precision_of(arguments.input).exact
+        return self.cell.bounds.forward(exact(arguments.input[0]), *map(exact, self._others(arguments)))
+
+    def bounded_backward(self, grads, arguments, new_cell=None, gates=None) -> tuple[Bounded, ...]:
+        """The expected gradients of exactly this new_cell and these gates, or of those of the formula, with the errors
+        of the step."""
+        exact = precision_of(arguments.input).exact
+        if new_cell is None:
+            _, *kept = (result.stored() for result in self.bounded(arguments))
+        else:
+            kept = map(exact, (new_cell, gates))
+        *weights, _, old_h, old_cell = self._others(arguments)
+        others = (*weights, old_h) if self.cell.bounds.matrices == 1 else (*weights, old_h, old_cell)
+        given = (arguments.input[0], *others)
+        return self.cell.bounds.backward(*map(exact, grads), *kept, *map(exact, given))
+
+    def _others(self, arguments) -> tuple[Tensor, ...]:
+        return arguments[1 : len(self.cell.names)]
+
+    def assert_close(self, actual, arguments) -> None:
+        for name, result, value in zip(("new_h", "new_cell", "gates"), actual, self.bounded(arguments), strict=True):
+            assert_close(result, value, arguments.input.dtype, name)
+
+    def assert_gradients_close(self, actual, grads, arguments, new_cell=None, gates=None) -> None:
+        """None in `actual` is a gradient that was not requested."""
+        d_input, *others = self.bounded_backward(grads, arguments, new_cell, gates)
+        actual = [None if actual[0] is None else actual[0][0], *actual[1:]]
+        for name, gradient, value in zip(self.cell.names, actual, (d_input, *others), strict=True):
+            if gradient is not None:
+                assert_close(gradient, value, arguments.input.dtype, f"gradient of {name}")
+
+
+def make_gradients(arguments) -> tuple[Tensor, Tensor]:
+    """Random gradients of new_h and new_cell."""
+    return torch.randn_like(arguments.h0), torch.randn_like(arguments.c0)
+
+
+STEPS = {
+    "forward": Step(Sequence, 0),
+    **{cell.operator: Step(cell, 1) for cell in sequence_reference.CELLS.values()},
+    **{f"{cell.operator}_of_3": Step(cell, 3) for cell in sequence_reference.CELLS.values()},
+}
+each_step_and_size = pytest.mark.parametrize(
+    ("step", "sizes"),
+    [(name, sizes) for name in STEPS for sizes in SIZES if STEPS[name].steps < 3 or sizes[0] < 1000],
+    indirect=["step"],
+    ids=str,
+)
