@@ -4,19 +4,12 @@ import itertools
 
 import pytest
 import torch
-from lltm_testing import named_arguments
+from lltm_testing import named_arguments, sequence_reference
 from lltm_testing.graphs import Operators
-from lltm_testing.named_arguments import NAMES, call, optional
+from lltm_testing.named_arguments import FORWARDS, NAMES, call, each_backward, each_forward, optional
 from lltm_testing.reference import assert_identical, assert_no_aliases, assert_same_up_to_rounding
 
 pytestmark = pytest.mark.pytorch
-
-each_backward = pytest.mark.parametrize("operator", [name for name in NAMES if "backward" in name])
-forward_operators = pytest.mark.parametrize("operator", ["forward", "sequence"])
-SAVED = [
-    ("forward", ("input", "weights", "old_h")),
-    ("sequence", ("input", "weights", "h0", "lengths", "reset")),
-]
 
 
 def make_leaves(operator, device, dtype=torch.float32) -> dict:
@@ -71,7 +64,14 @@ def test_an_absent_gradient_is_one_of_zeros(device, products, dtype, operator):
         assert_same_up_to_rounding(found, expected)
 
 
-@pytest.mark.parametrize("operator", NAMES)
+@pytest.mark.parametrize("keep", [False, True], ids=["plain", "keep"])
+@pytest.mark.parametrize("steps", [0, 5])
+def test_the_last_state_is_new(device, dtype, cell, steps, keep):
+    """Without steps, it is a copy of the initial one."""
+    arguments = sequence_reference.make((steps, 6, 5, 7), dtype, device, lengths=True, reset=True, cell=cell)
+    assert_no_aliases(sequence_reference.call(arguments, keep), arguments[:-1])
+
+
 def test_inference_mode(device, operator):
     arguments = named_arguments.make(operator, device)
     with torch.inference_mode():
@@ -80,7 +80,7 @@ def test_inference_mode(device, operator):
     assert_identical(results, call(operator, arguments))
 
 
-@forward_operators
+@each_forward
 def test_without_gradients_there_is_no_node(device, operator):
     assert all(result.grad_fn is None for result in call(operator, named_arguments.make(operator, device)))
     leaves = make_leaves(operator, device)
@@ -89,26 +89,25 @@ def test_without_gradients_there_is_no_node(device, operator):
     assert [result.requires_grad for result in call(operator, leaves)][-1] is False  # gates
 
 
-@pytest.mark.parametrize(
-    ("operator", "leaves", "given", "mask"),
-    [
-        ("forward", ("weights", "old_h"), (True, False), (False, True, False, True, False)),
-        ("sequence", ("weights", "bias"), (True, False, False, False), (False, True, True, False, False)),
-    ],
-)
-def test_autograd_asks_only_for_what_is_wanted(device, operator, leaves, given, mask):
+@each_forward
+def test_autograd_asks_only_for_what_is_wanted(device, operator):
     """The mask that is passed to backward, and which gradients: absent ones stay absent."""
     arguments = named_arguments.make(operator, device)
+    leaves = {named_arguments.WEIGHTS[operator], "bias"}
     for name in leaves:
         arguments[name].requires_grad_()
     with Operators() as operators:
         call(operator, arguments)[0].sum().backward()
-    (arguments,) = (args for function, args in operators.calls if "backward" in function.name())
-    assert tuple(gradient is not None for gradient in arguments[: len(given)]) == given
-    assert tuple(arguments[-1]) == mask
+    ((function, given),) = ((f, given) for f, given in operators.calls if "backward" in f.name())
+    names = [argument.name for argument in function._schema.arguments]
+    incoming = [tensor is not None for name, tensor in zip(names, given, strict=True) if name.startswith("grad_")]
+    assert incoming == [True, *[False] * (len(incoming) - 1)]
+    gradients = [result.name.removeprefix("d_") for result in function._schema.returns]
+    assert list(given[-1]) == [name in leaves for name in gradients]
 
 
-@pytest.mark.parametrize(("operator", "name"), [(operator, name) for operator, names in SAVED for name in names])
+# The backward of a step of an LLTM does not read old_cell.
+@pytest.mark.parametrize(("operator", "name"), [(o, name) for o in FORWARDS for name in NAMES[o] if name != "old_cell"])
 def test_changing_a_saved_tensor_is_an_error(device, operator, name):
     leaves = make_leaves(operator, device)
     output = call(operator, leaves)[0]
@@ -118,7 +117,26 @@ def test_changing_a_saved_tensor_is_an_error(device, operator, name):
         output.sum().backward()
 
 
-@forward_operators
+@each_forward
+def test_changing_a_saved_result_is_an_error(device, operator):
+    for name in ("new_cell", "gates") if operator == "forward" else ("output", "cells", "gates"):
+        results = call(operator, make_leaves(operator, device))
+        names = [result.name for result in getattr(torch.ops.lltm, operator).default._schema.returns]
+        results[names.index(name)].detach().zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss(results).backward()
+
+
+@each_forward
+def test_nothing_is_saved_but_arguments_and_results(device, operator):
+    leaves, saved = make_leaves(operator, device), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
+        results = call(operator, leaves)
+    alive = {t.untyped_storage().data_ptr() for t in (*leaves.values(), *results)}
+    assert saved and {t.untyped_storage().data_ptr() for t in saved} <= alive
+
+
+@each_forward
 def test_backward_twice(device, dtype, operator):
     leaves = make_leaves(operator, device, dtype)
     total, wanted = loss(call(operator, leaves)), [leaf for leaf in leaves.values() if leaf.requires_grad]
@@ -128,7 +146,7 @@ def test_backward_twice(device, dtype, operator):
         torch.autograd.grad(total, wanted)
 
 
-@forward_operators
+@each_forward
 def test_no_incoming_gradient_leaves_the_leaves_without_one(device, operator):
     """A gradient that is undefined is not the same as one of zeros: optimizers skip parameters without a gradient."""
 

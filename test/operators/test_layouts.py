@@ -26,14 +26,12 @@ def test_one_argument(device, dtype, operator, name, sizes):
 
 
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize("operator", NAMES)
 def test_all_arguments(device, products, dtype, operator, sizes):
     arguments = named_arguments.make(operator, device, dtype, sizes=sizes)
     for layout in [*LAYOUTS, column_major]:
         assert_strides_do_not_matter(operator, {name: layout(t) for name, t in arguments.items()})
 
 
-@pytest.mark.parametrize("operator", NAMES)
 @given(data=st.data())
 def test_any_mixture(device, dtype, operator, data):
     sizes = data.draw(st.tuples(*[st.integers(1, 12)] * 4))

@@ -3,14 +3,12 @@
 import pytest
 import torch
 from lltm_testing import named_arguments
-from lltm_testing.named_arguments import NAMES, WEIGHTS, call
+from lltm_testing.named_arguments import WEIGHTS, call, each_forward
 from torch.func import grad, jvp, vmap
 
 import lltm
 
 pytestmark = pytest.mark.pytorch
-
-each_forward = pytest.mark.parametrize("operator", [name for name in NAMES if "backward" not in name])
 
 
 def on_meta(arguments: dict) -> dict:
@@ -22,7 +20,6 @@ def shapes(tensors) -> list[tuple[int, ...]]:
     return [tuple(tensor.shape) for tensor in tensors]
 
 
-@pytest.mark.parametrize("operator", NAMES)
 def test_results_have_the_shapes_and_dtypes_of_others(dtype, operator):
     arguments = named_arguments.make(operator, dtype=dtype, cell_dtype=torch.float32 if dtype.itemsize == 2 else dtype)
     found, expected = call(operator, on_meta(arguments)), call(operator, arguments)
