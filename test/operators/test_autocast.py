@@ -5,14 +5,12 @@ import pytest
 import torch
 from lltm_testing import named_arguments
 from lltm_testing.graphs import Operators
-from lltm_testing.named_arguments import NAMES, call, leaves_of
-from lltm_testing.reference import make_arguments
+from lltm_testing.named_arguments import CELLS, FORWARDS, NAMES, call, each_backward, each_forward, leaves_of
 from torch import Tensor
 
 pytestmark = pytest.mark.pytorch
 
 LOWER = pytest.mark.parametrize("lower", [torch.bfloat16, torch.float16], ids=["bfloat16", "float16"])
-each_operator = pytest.mark.parametrize("operator", ["forward", "sequence"])
 
 
 def cast(arguments: dict, dtype: torch.dtype) -> dict:
@@ -37,7 +35,7 @@ def assert_same(found, expected) -> None:
 
 @LOWER
 @pytest.mark.parametrize("absent", [(), ("bias",), ("bias", "h0", "c0")], ids=str)
-@each_operator
+@each_forward
 def test_arguments_are_cast(device, lower, operator, absent):
     arguments = named_arguments.make(operator, device)
     arguments |= dict.fromkeys(set(absent) & set(arguments))
@@ -48,7 +46,7 @@ def test_arguments_are_cast(device, lower, operator, absent):
 
 
 @LOWER
-@pytest.mark.parametrize(("operator", "name"), [(o, n) for o in ("forward", "sequence") for n in NAMES[o][:5]])
+@pytest.mark.parametrize(("operator", "name"), [(o, n) for o in FORWARDS for n in NAMES[o][: len(CELLS[o].names)]])
 def test_a_mixture_is_cast(device, lower, operator, name):
     """The results of an earlier layer under autocast are in the lower precision already."""
     arguments = named_arguments.make(operator, device)
@@ -59,7 +57,7 @@ def test_a_mixture_is_cast(device, lower, operator, name):
 
 
 @LOWER
-@each_operator
+@each_forward
 def test_float64_is_left_alone(device, lower, operator):
     leaves = leaves_of(named_arguments.make(operator, device, torch.float64))
     with torch.autocast(device.type, dtype=lower):
@@ -69,7 +67,7 @@ def test_float64_is_left_alone(device, lower, operator):
     assert_same(found, (*results, *gradients_of(results, leaves)))
 
 
-@each_operator
+@each_forward
 def test_float64_among_float32_is_an_error(device, operator):
     arguments = named_arguments.make(operator, device)
     name = named_arguments.WEIGHTS[operator]
@@ -80,7 +78,7 @@ def test_float64_among_float32_is_an_error(device, operator):
 
 
 @LOWER
-@each_operator
+@each_forward
 @pytest.mark.parametrize("inside", [True, False], ids=["backward_inside", "backward_outside"])
 def test_gradients(device, lower, operator, inside):
     """float32 parameters get float32 gradients, with the accuracy of the lower precision."""
@@ -95,7 +93,7 @@ def test_gradients(device, lower, operator, inside):
 
 
 @pytest.mark.parametrize("products", ["own", "aten", "differentiable"])
-@pytest.mark.parametrize("operator", ["backward", "sequence_backward", "lstm_backward"])
+@each_backward
 def test_backward_by_itself_keeps_the_dtype(device, monkeypatch, operator, products):
     """Autograd passes it the tensors that forward received after the casts, and may do so under autocast."""
     if products != "differentiable":
@@ -107,7 +105,7 @@ def test_backward_by_itself_keeps_the_dtype(device, monkeypatch, operator, produ
         assert_same(call(operator, arguments), expected)
 
 
-@each_operator
+@each_forward
 def test_second_gradients(device, operator):
     leaves = leaves_of(named_arguments.make(operator, device))
     with torch.autocast(device.type, dtype=torch.bfloat16):
@@ -119,7 +117,7 @@ def test_second_gradients(device, operator):
 
 
 @LOWER
-@each_operator
+@each_forward
 def test_transforms_cast_too(device, lower, operator):
     arguments = named_arguments.make(operator, device)
     input = arguments.pop("input")
@@ -139,18 +137,20 @@ def test_transforms_cast_too(device, lower, operator):
     torch.testing.assert_close(total.double(), expected.double().sum(), rtol=units, atol=units)
 
 
-def test_parameters_are_cast_once(device):
+@each_forward
+def test_parameters_are_cast_once(device, operator):
     """Autocast caches the cast of a leaf, so a loop over steps does not cast the weights in every step."""
-    arguments = make_arguments((6, 5, 7), device=device).require_grad(["weights", "bias"])
+    leaves = {n: t for n, t in leaves_of(named_arguments.make(operator, device)).items() if n in CELLS[operator].names}
+    arguments = named_arguments.make(operator, device) | leaves
     with Operators() as operators, torch.autocast(device.type, dtype=torch.bfloat16):
-        _, weights, bias, h, cell = arguments
         for _ in range(3):
-            h, cell, _ = torch.ops.lltm.forward(arguments.input, weights, bias, h, cell)
-    casts = [args[0].shape for function, args in operators.calls if function is torch.ops.aten._to_copy.default]
-    assert casts.count(weights.shape) == casts.count(bias.shape) == 1
+            call(operator, arguments)
+    casts = [args[0] for function, args in operators.calls if function is torch.ops.aten._to_copy.default]
+    for name in CELLS[operator].names[1:-2]:
+        assert sum(cast.data_ptr() == leaves[name].data_ptr() for cast in casts) == 1, name
 
 
-@each_operator
+@each_forward
 def test_switched_off_inside(device, operator):
     with torch.autocast(device.type, dtype=torch.bfloat16), torch.autocast(device.type, enabled=False):
         assert call(operator, named_arguments.make(operator, device))[0].dtype == torch.float32
