@@ -5,16 +5,10 @@ import sys
 
 import pytest
 import torch
-from lltm_testing import sequence_reference
+from lltm_testing import named_arguments, sequence_reference
 from lltm_testing.building import run
-from lltm_testing.reference import (
-    assert_forward_close,
-    assert_gradients_close,
-    assert_identical,
-    gradients,
-    make_arguments,
-    make_gradients,
-)
+from lltm_testing.named_arguments import NAMES, call, each_forward, leaves_of
+from lltm_testing.reference import assert_identical, assert_same_up_to_rounding
 
 import lltm
 
@@ -24,14 +18,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning"),
 ]
+each_cell = pytest.mark.parametrize("cls", [lltm.LLTMCell, lltm.LSTMCell])
 
 
-class Sequence(torch.nn.Module):
+class Loop(torch.nn.Module):
     """A cell over all steps of a (steps, batch, features) tensor: a loop, which only scripting preserves."""
 
-    def __init__(self, bias: bool = True):
+    def __init__(self, cell: torch.nn.Module):
         super().__init__()
-        self.cell = lltm.LLTMCell(5, 7, bias)
+        self.cell = cell
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         new_h, new_cell = self.cell(inputs[0])
@@ -40,28 +35,29 @@ class Sequence(torch.nn.Module):
         return new_h
 
 
-def traced(arguments):
-    if arguments.bias is None:
-        step = torch.jit.trace(
-            lambda x, w, h, c: torch.ops.lltm.forward(x, w, None, h, c), (*arguments[:2], *arguments[3:])
+@pytest.mark.parametrize("absent", [(), ("bias",)], ids=str)
+@each_forward
+def test_traced_operator(device, dtype, operator, absent):
+    arguments = {n: t for n, t in named_arguments.make(operator, device, dtype).items() if n not in absent}
+    function = torch.jit.trace(
+        lambda *tensors: call(operator, dict.fromkeys(NAMES[operator]) | dict(zip(arguments, tensors, strict=True))),
+        tuple(arguments.values()),
+    )
+    for batch in (6, 3, 3, 3):  # TorchScript specializes after some calls
+        made = named_arguments.make(operator, device, dtype, sizes=(7, batch, 5, 4))
+        leaves = leaves_of(made | dict.fromkeys(absent))
+        wanted = [leaf for leaf in leaves.values() if leaf is not None and leaf.requires_grad]
+        found, expected = function(*(leaves[name] for name in arguments)), call(operator, leaves)
+        assert_same_up_to_rounding(found, expected)
+        assert_same_up_to_rounding(
+            *(torch.autograd.grad(sum(r.sin().sum() for r in results[:-1]), wanted) for results in (found, expected))
         )
-        return lambda x, w, b, h, c: step(x, w, h, c)
-    return torch.jit.trace(torch.ops.lltm.forward, tuple(arguments))
 
 
 @pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-def test_traced_operator(device, dtype, bias):
-    step = traced(make_arguments((3, 5, 7), dtype, device, bias))
-    for batch in (3, 6, 6, 6):  # TorchScript specializes after some calls
-        arguments = make_arguments((batch, 5, 7), dtype, device, bias)
-        grads = make_gradients(arguments)
-        assert_forward_close(step(*arguments), arguments)
-        assert_gradients_close(gradients(arguments, *grads, lambda a: step(*a)), *grads, arguments)
-
-
-@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
-def test_module_saved_and_loaded(device, tmp_path, bias):
-    model = Sequence(bias).to(device)
+@each_cell
+def test_module_saved_and_loaded(device, tmp_path, cls, bias):
+    model = Loop(cls(5, 7, bias)).to(device)
     torch.jit.script(model).save(tmp_path / "model.pt")
     loaded = torch.jit.load(tmp_path / "model.pt", map_location=device)
     for steps in (1, 3, 4):
@@ -74,8 +70,9 @@ def test_module_saved_and_loaded(device, tmp_path, bias):
             torch.testing.assert_close(a, b)
 
 
-def test_module_traced(device, tmp_path):
-    cell = lltm.LLTMCell(5, 7, device=device)
+@each_cell
+def test_module_traced(device, tmp_path, cls):
+    cell = cls(5, 7, device=device)
     x, h, c = (torch.randn(6, size, device=device) for size in (5, 7, 7))
     torch.jit.trace(cell, (x, (h, c))).save(tmp_path / "cell.pt")
     loaded = torch.jit.load(tmp_path / "cell.pt")
@@ -83,15 +80,17 @@ def test_module_traced(device, tmp_path):
     assert_identical(loaded(x, (h, c)), cell(x, (h, c)))
 
 
-def test_module_traced_without_a_state_keeps_the_batch_free(device):
-    cell = lltm.LLTMCell(5, 7, device=device)
+@each_cell
+def test_module_traced_without_a_state_keeps_the_batch_free(device, cls):
+    cell = cls(5, 7, device=device)
     traced_cell = torch.jit.trace(cell, torch.randn(6, 5, device=device))
     x = torch.randn(9, 5, device=device)
     assert torch.equal(traced_cell(x)[0], cell(x)[0])
 
 
-def test_module_frozen(device, tmp_path):
-    model = Sequence().to(device).eval()
+@each_cell
+def test_module_frozen(device, tmp_path, cls):
+    model = Loop(cls(5, 7)).to(device).eval()
     frozen = torch.jit.freeze(torch.jit.script(model))
     assert not list(frozen.parameters())
     frozen.save(tmp_path / "frozen.pt")
@@ -102,27 +101,30 @@ def test_module_frozen(device, tmp_path):
         assert torch.equal(loaded(inputs), model(inputs))
 
 
-def test_constant_arguments_are_not_folded_away(device):
+@each_forward
+def test_constant_arguments_are_not_folded_away(device, operator):
     """A frozen graph with constant arguments may evaluate the operator once, and must be correct."""
-    arguments = make_arguments((3, 5, 7), device=device)
 
     class Constant(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.arguments = torch.nn.ParameterList(arguments)
+            self.names = []
+            for name, tensor in named_arguments.make(operator, device).items():
+                self.register_buffer(name, tensor)
+                self.names.append(name)
 
         def forward(self) -> torch.Tensor:
-            x, w, b, h, c = self.arguments
-            return torch.ops.lltm.forward(x, w, b, h, c)[0]
+            return call(operator, {name: getattr(self, name) for name in self.names})[0]
 
     model = Constant().eval()
     frozen = torch.jit.freeze(torch.jit.trace(model, ()))
     assert torch.equal(frozen(), model())
 
 
-def test_a_process_that_only_has_the_library(device, tmp_path):
+@each_cell
+def test_a_process_that_only_has_the_library(device, tmp_path, cls):
     """A saved model needs the operators, not the Python package."""
-    model = Sequence().to(device)
+    model = Loop(cls(5, 7)).to(device)
     torch.jit.script(model).save(tmp_path / "model.pt")
     inputs = torch.randn(3, 6, 5, device=device)
     torch.save(inputs, tmp_path / "inputs.pt")
@@ -138,16 +140,16 @@ def test_a_process_that_only_has_the_library(device, tmp_path):
     assert torch.equal(torch.load(files[-1]), model(inputs).detach())
 
 
-def test_sequence(device, tmp_path):
-    torch.jit.script(lltm.sequence).save(str(tmp_path / "sequence.pt"))
+def test_sequence(device, tmp_path, cell):
+    torch.jit.script(getattr(lltm, cell.operator)).save(str(tmp_path / "sequence.pt"))
     loaded = torch.jit.load(tmp_path / "sequence.pt")
     for given, reverse in itertools.product([False, True], repeat=2):
         arguments = sequence_reference.make(
-            (5, 4, 3, 7), device=device, bias=given, state=given, lengths=given, reset=given, reverse=reverse
+            (5, 4, 3, 7), device=device, bias=given, state=given, lengths=given, reset=given, reverse=reverse, cell=cell
         )
         for _ in range(3):  # TorchScript specializes after some calls
             leaves = arguments.require_grad()
             results = loaded(*leaves, keep=True)
             sequence_reference.assert_results_close(results, arguments, keep=True)
             results[0].sum().backward()
-            assert leaves.weights.grad.isfinite().all()
+            assert all(leaf.grad.isfinite().all() for leaf in leaves.leaves())

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from lltm_testing import named_arguments
 from lltm_testing.graphs import Operators
-from lltm_testing.reference import call, make_arguments
+from lltm_testing.named_arguments import backward_of, call, each_forward, leaves_of
 from torch.utils._pytree import tree_map
 
 pytestmark = pytest.mark.pytorch
@@ -58,49 +59,53 @@ class WrapperSubclass(torch.Tensor):
         return tree_map(lambda t: cls(t) if isinstance(t, torch.Tensor) else t, func(*args, **kwargs))
 
 
-def test_logging_subclass(device):
-    arguments = make_arguments((3, 5, 4), device=device)
+@each_forward
+def test_logging_subclass(device, operator):
+    arguments = named_arguments.make(operator, device)
     LoggingTensor.log.clear()
-    results = call(arguments._replace(input=arguments.input.as_subclass(LoggingTensor)))
-    assert [str(func).removesuffix(".default") for func in LoggingTensor.log] == ["lltm.forward"]
-    for result, expected in zip(results, call(arguments), strict=True):
+    results = call(operator, arguments | {"input": arguments["input"].as_subclass(LoggingTensor)})
+    assert [str(func).removesuffix(".default") for func in LoggingTensor.log] == [f"lltm.{operator}"]
+    for result, expected in zip(results, call(operator, arguments), strict=True):
         assert type(result) is LoggingTensor
         assert torch.equal(result.as_subclass(torch.Tensor), expected)
 
 
-def test_metadata_wrapper(device):
-    arguments = make_arguments((3, 5, 4), device=device)
-    wrapped = arguments._replace(
-        input=MetadataTensor(arguments.input, ("sensor 7",)), old_h=MetadataTensor(arguments.old_h, ("yesterday",))
-    )
-    for result, expected in zip(call(wrapped), call(arguments), strict=True):
+@each_forward
+def test_metadata_wrapper(device, operator):
+    arguments = named_arguments.make(operator, device)
+    wrapped = arguments | {
+        "input": MetadataTensor(arguments["input"], ("sensor 7",)),
+        "bias": MetadataTensor(arguments["bias"], ("yesterday",)),
+    }
+    for result, expected in zip(call(operator, wrapped), call(operator, arguments), strict=True):
         assert result.metadata == ("sensor 7", "yesterday")
         assert torch.equal(result.data, expected)
 
 
-def test_wrapper_subclass(device):
+@each_forward
+def test_wrapper_subclass(device, operator):
     """Both operators are dispatched to it, backward through autograd."""
-    arguments = make_arguments((3, 5, 4), device=device)
-    leaves, expected = arguments.require_grad(), arguments.require_grad()
-    wrapped = leaves.map(lambda t: WrapperSubclass(t.detach()).requires_grad_())
+    expected = leaves_of(named_arguments.make(operator, device))
+    wrapped = {name: WrapperSubclass(t.detach()).requires_grad_(t.requires_grad) for name, t in expected.items()}
     WrapperSubclass.log.clear()
-    new_h, new_cell, _ = call(wrapped)
-    assert type(new_h) is WrapperSubclass
-    (new_h.sum() + new_cell.sum()).backward()
-    assert WrapperSubclass.log.count(torch.ops.lltm.forward.default) == 1
-    assert WrapperSubclass.log.count(torch.ops.lltm.backward.default) == 1
-    other_h, other_cell, _ = call(expected)
-    (other_h.sum() + other_cell.sum()).backward()
-    for leaf, other in zip(wrapped, expected, strict=True):
-        assert torch.equal(leaf.grad.inner, other.grad)
+    for leaves in (wrapped, expected):
+        results = call(operator, leaves)
+        assert type(results[0]) is type(leaves["input"])
+        (results[0].sum() + results[1].sum()).backward()
+    for name in (operator, backward_of(operator)):
+        assert WrapperSubclass.log.count(getattr(torch.ops.lltm, name).default) == 1
+    for name, leaf in expected.items():
+        if leaf.requires_grad:
+            assert torch.equal(wrapped[name].grad.inner, leaf.grad), name
 
 
-def test_dispatch_mode(device):
+@each_forward
+def test_dispatch_mode(device, operator):
     """Below autograd, there is one operator forward and one backward, and no other computation (saving a result
     detaches it)."""
-    arguments = make_arguments((3, 5, 4), device=device).require_grad()
+    leaves = leaves_of(named_arguments.make(operator, device))
     with Operators() as operators:
-        new_h, new_cell, _ = call(arguments)
-        assert [name for name in operators.names() if name != "aten::detach"] == ["lltm::forward"]
-        torch.autograd.backward((new_h, new_cell), (torch.ones_like(new_h), torch.ones_like(new_cell)))
-    assert operators.fused() == ["forward", "backward"]
+        results = call(operator, leaves)[:2]
+        assert [name for name in operators.names() if name != "aten::detach"] == [f"lltm::{operator}"]
+        torch.autograd.backward(results, [torch.ones_like(result) for result in results])
+    assert operators.fused() == [operator, backward_of(operator)]
