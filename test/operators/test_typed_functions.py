@@ -30,7 +30,7 @@ def compiled(function):
 
 def call_operator(name: str, arguments: dict) -> tuple:
     """With all gradients, where there is a mask."""
-    mask = {"output_mask": [True] * 5} if name in BACKWARDS else {}
+    mask = {"output_mask": named_arguments.mask_of(name, ())} if name in BACKWARDS else {}
     return getattr(torch.ops.lltm, name)(**arguments, **mask)
 
 
@@ -60,9 +60,9 @@ def test_the_others_are_absent_by_default(device, name):
 @pytest.mark.parametrize("way", [plain, torch.jit.script], ids=lambda way: way.__name__)
 def test_masks(name, way):
     function, arguments = way(getattr(_operators, name)), named_arguments.make(name)
-    mask = [False, True, False, True, False]
+    mask = named_arguments.mask_of(name, [False, True, False, True, False])
     assert [gradient is not None for gradient in function(**arguments, output_mask=mask)] == mask
-    for length in (0, 4, 6):
-        message = f"lltm::{name}: expected output_mask of 5 flags, got {length}"
+    for length in (0, len(mask) - 1, len(mask) + 1):
+        message = f"lltm::{name}: expected output_mask of {len(mask)} flags, got {length}"
         with pytest.raises((RuntimeError, torch.jit.Error), match=message):
             function(**arguments, output_mask=[True] * length)
