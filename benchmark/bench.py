@@ -42,6 +42,7 @@ Largest = Annotated[
 ]
 Sequence = Annotated[bool, typer.Option("--sequence", help="Sequences, compared with nn.LSTM and nn.GRU.")]
 Transforms = Annotated[bool, typer.Option("--transforms", help="vmap, gradients of each sample, jvp.")]
+Models = Annotated[bool, typer.Option("--models", help="The recurrent layers of typical models, eager.")]
 Devices = Annotated[list[str] | None, typer.Option("--devices", rich_help_panel=WHAT, help="cpu, cuda.")]
 Cases = Annotated[
     list[str] | None,
@@ -53,7 +54,11 @@ Cases = Annotated[
 ]
 Variants = Annotated[
     list[str] | None,
-    typer.Option("--variants", rich_help_panel=WHAT, help="Of sequences: padded, packed, two layers, both directions."),
+    typer.Option(
+        "--variants",
+        rich_help_panel=WHAT,
+        help="Of sequences: padded, packed, two layers, both directions; or names of models.",
+    ),
 ]
 Dtypes = Annotated[
     list[str] | None, typer.Option("--dtypes", rich_help_panel=WHAT, help="float32, tf32, bfloat16, float16.")
@@ -87,6 +92,7 @@ def run(
     sweep: Sweep = None,
     sequence: Sequence = False,
     transforms: Transforms = False,
+    models: Models = False,
     seed: Seeds = None,
     largest: Largest = None,
     devices: Devices = None,
@@ -130,8 +136,8 @@ def run(
         (True, False): runs.sequence,
         (True, True): runs.sequence_sweep,
     }[sequence, sweep is not None]
-    if transforms:
-        mode = runs.transforms
+    if transforms or models:
+        mode = runs.transforms if transforms else runs.models
     try:
         mode(request, sweep)
     except ValueError as error:

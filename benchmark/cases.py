@@ -78,7 +78,13 @@ QUICK_SHAPES = (Shape(16, 32, 128), Shape(64, 512, 512))
 
 QUICK_SEQUENCE = Shape(16, 128, 128, steps=128)
 SEQUENCES = {
-    "cpu": (QUICK_SEQUENCE, Shape(32, 512, 512, steps=64), Shape(1, 256, 256, steps=512)),
+    "cpu": (
+        QUICK_SEQUENCE,
+        Shape(32, 512, 512, steps=64),
+        Shape(1, 256, 256, steps=512),
+        Shape(1, 4, 32, steps=1000),
+        Shape(1, 64, 64, steps=1),
+    ),
     "cuda": (
         QUICK_SEQUENCE,
         Shape(32, 512, 512, steps=256),
@@ -91,16 +97,43 @@ SEQUENCES = {
 HIDDEN_SIZES = tuple(Shape(64, size, size, steps=256) for size in (64, 128, 256, 384, 512, 768, 1024, 1536, 2048))
 """The series that the picture of speed shows: sequences that differ only in their hidden size."""
 
-VARIANTS = {
-    "padded": "every row has all steps",
-    "packed": "rows have from a quarter of the steps to all of them",
-    "two layers": "two layers, every row has all steps",
-    "both directions": "a bidirectional layer, every row has all steps",
-}
-"""Of a sequence."""
 
-# "tf32" means float32 tensors with PyTorch's TF32 setting turned on.
+@dataclass(frozen=True)
+class Variant:
+    """How layers run a sequence."""
+
+    what: str
+    layers: int = 1
+    bidirectional: bool = False
+    packed: bool = False
+    """Rows have from a quarter of the steps to all of them."""
+    shape: Shape | None = None
+    """Of a model."""
+
+
+SEQUENCE_VARIANTS = {
+    "padded": Variant("every row has all steps"),
+    "packed": Variant("rows have from a quarter of the steps to all of them", packed=True),
+    "two layers": Variant("two layers, every row has all steps", layers=2),
+    "both directions": Variant("a bidirectional layer, every row has all steps", bidirectional=True),
+}
+MODELS = {
+    "tagger": Variant("2 layers, both directions, packed", 2, True, True, Shape(32, 128, 256, steps=64)),
+    "translation encoder": Variant("4 layers, packed", 4, False, True, Shape(64, 512, 512, steps=50)),
+    "speech encoder": Variant("5 layers, both directions, packed", 5, True, True, Shape(16, 80, 320, steps=400)),
+    "language model": Variant("3 layers", 3, shape=Shape(64, 400, 1152, steps=70)),
+    "source separation": Variant("3 layers, both directions", 3, True, shape=Shape(16, 512, 256, steps=255)),
+    "transcription": Variant("6 layers, both directions", 6, True, shape=Shape(32, 384, 384, steps=200)),
+    "forecast": Variant("2 layers", 2, shape=Shape(256, 32, 64, steps=168)),
+}
+"""The recurrent layers of typical models."""
+VARIANTS = {**SEQUENCE_VARIANTS, **MODELS}
+
+AMP = {"bfloat16 AMP": torch.bfloat16, "float16 AMP": torch.float16}
+"""float32 modules and inputs under autocast to these."""
+# "tf32" means float32 tensors with PyTorch's TF32 settings turned on.
 TORCH_DTYPES = {
+    **dict.fromkeys(AMP, torch.float32),
     "float32": torch.float32,
     "tf32": torch.float32,
     "bfloat16": torch.bfloat16,
@@ -108,6 +141,7 @@ TORCH_DTYPES = {
     "float64": torch.float64,
 }
 DTYPES = {"cpu": ("float32", "bfloat16", "float16"), "cuda": ("float32", "tf32", "bfloat16", "float16")}
+MODEL_DTYPES = {"cpu": ("float32", "bfloat16 AMP"), "cuda": ("tf32", "bfloat16", "float16", *AMP)}
 
 
 def threads_on(device: str, threads: list[int]) -> list[int]:
@@ -115,9 +149,9 @@ def threads_on(device: str, threads: list[int]) -> list[int]:
     return threads if device == "cpu" else threads[:1]
 
 
-def dtypes_on(device: str, dtypes: list[str]) -> list[str]:
-    """Those of the dtypes that are measured on a device, in the order of DTYPES."""
-    return [dtype for dtype in DTYPES[device] if dtype in dtypes]
+def dtypes_on(device: str, dtypes: list[str], known: dict[str, tuple[str, ...]] = DTYPES) -> list[str]:
+    """Those of the dtypes that are measured on a device, in the order of `known`."""
+    return [dtype for dtype in known[device] if dtype in dtypes]
 
 
 @dataclass(frozen=True)
@@ -133,43 +167,50 @@ class Case:
     """Of a sequence, one of VARIANTS; empty for a cell."""
 
     @property
+    def layers(self) -> Variant:
+        return VARIANTS[self.variant]
+
+    @property
     def torch_dtype(self) -> torch.dtype:
         return TORCH_DTYPES[self.dtype]
 
     @property
     def lengths(self) -> torch.Tensor:
         """The number of steps that each row runs."""
-        first = max(1, self.shape.steps // 4) if self.variant == "packed" else self.shape.steps
+        first = max(1, self.shape.steps // 4) if self.layers.packed else self.shape.steps
         return torch.linspace(self.shape.steps, first, self.shape.batch).round().long()
 
     @property
     def multiply_adds(self) -> float:
         """Those of three gates in a step's forward, of all layers and directions, on average over the steps."""
-        shape = self.shape
-        features = [shape.input_features]  # of each call of the operator
-        if self.variant == "two layers":
-            features.append(shape.state_size)
-        elif self.variant == "both directions":
-            features *= 2
+        shape, directions = self.shape, 2 if self.layers.bidirectional else 1
+        # Of each call of the operator.
+        features = [shape.input_features] + [directions * shape.state_size] * (self.layers.layers - 1)
         rows = self.lengths.sum().item() / shape.steps
-        return sum(rows * 3 * shape.state_size * (shape.state_size + count) for count in features)
+        return directions * sum(rows * 3 * shape.state_size * (shape.state_size + count) for count in features)
 
     @property
     def clocks(self) -> tuple[str, ...]:
-        """Of a cell on a GPU both; of a sequence "wall" if it is packed, because nn.LSTM cannot be captured then."""
-        if self.device == "cpu" or self.variant == "packed":
-            return ("wall",)
-        return ("device",) if self.variant else ("device", "wall")
+        """On a GPU both, but of models, and of packed sequences, which nn.LSTM cannot run in a graph, the wall's. On a
+        CPU processor time, which other work does not lengthen, if there is one thread."""
+        if self.device == "cpu":
+            return ("processor",) if self.variant and self.threads == 1 else ("wall",)
+        return ("wall",) if self.variant in MODELS or (self.variant and self.layers.packed) else ("device", "wall")
 
     def columns(self) -> dict[str, str | int]:
         """As in a row of the results."""
         names = ("device", "threads", "dtype", "seed", "variant")
-        return {name: getattr(self, name) for name in names} | {"work": str(self.work), "shape": str(self.shape)}
+        return {name: getattr(self, name) for name in names} | {"work": str(self.work), "shape": self.sizes}
+
+    @property
+    def sizes(self) -> str:
+        """Those of the shape, of a sequence with its steps, even if there is one."""
+        return f"1,{self.shape}" if self.variant and self.shape.steps == 1 else str(self.shape)
 
     def __str__(self) -> str:
         threads = f" {self.threads} thread{'s' if self.threads > 1 else ''}" if self.device == "cpu" else ""
         variant = f", {self.variant}" if self.variant else ""
-        return f"{self.device}{threads} {self.work} {self.dtype} {self.shape}{variant}"
+        return f"{self.device}{threads} {self.work} {self.dtype} {self.sizes}{variant}"
 
 
 def _is_worthwhile(case: Case) -> bool:
@@ -187,9 +228,23 @@ def _is_worthwhile(case: Case) -> bool:
 
 def _is_worthwhile_sequence(case: Case) -> bool:
     if case.device == "cpu" and case.dtype != "float32":
-        return case.dtype == "bfloat16" and case.variant == "padded" and case.shape == SEQUENCES["cpu"][1]
+        return case.dtype == "bfloat16" and case.variant in ("padded", "packed")
     # The other variants only at the most common shapes.
     return case.variant == "padded" or case.shape in SEQUENCES[case.device][:2]
+
+
+def make_models(
+    devices: list[str], threads: list[int], works: list[Work], dtypes: list[str], models: list[str]
+) -> list[Case]:
+    """Every combination of MODELS."""
+    return [
+        Case(device, count, work, dtype, MODELS[name].shape, variant=name)
+        for device in devices
+        for count in threads_on(device, threads)
+        for dtype in dtypes_on(device, dtypes, MODEL_DTYPES)
+        for name in models
+        for work in works
+    ]
 
 
 def make_cases(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -70,8 +71,11 @@ def _forget_earlier_cases(case: Case) -> None:
 
 
 def _sampler(case: Case, clock: str, call: Callable[[], object], budget: timing.Budget) -> timing.Sampler:
-    if clock == "wall":
-        return timing.wall_sampler(call, budget, torch.cuda.synchronize if case.device == "cuda" else lambda: None)
+    if clock != "device":
+        synchronize = torch.cuda.synchronize if case.device == "cuda" else lambda: None
+        return timing.wall_sampler(
+            call, budget, synchronize, time.process_time if clock == "processor" else time.perf_counter
+        )
     if not case.variant:
         return timing.graph_sampler(call)
     once = timing.graph_sampler(call, calls=1)

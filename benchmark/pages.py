@@ -3,14 +3,16 @@
 <!-- tables: h100/sequence.jsonl -->     all tables of these files in results/, and what is known of their machines
 <!-- speedups: h100/sequence.jsonl -->   one table: speedup by shape and dtype
 <!-- speedups of lltm.LSTM: h100/sequence.jsonl -->   the same of lltm.LSTM over nn.LSTM
+<!-- headline: h100/sequence-sweep.jsonl -->   a sentence on random shapes; headline of lltm.LSTM: the same of it
 <!-- method -->                          how each kind of table was measured
 <!-- quality: quality.json -->           the scores of benchmark/quality
 <!-- serving: xeon/serving.json -->      the latencies of benchmark/serving
 <!-- end -->
 
-The picture of speed, docs/_static/speed.svg, is drawn from the same files.
+The picture of speed, docs/_static/speed.svg and speed-narrow.svg, is drawn from the same files.
 """
 
+import hashlib
 import json
 import re
 import shutil
@@ -25,13 +27,15 @@ PAGES = [
     *(ROOT / "docs" / f"{name}.md" for name in ("performance", "serving", "the-cell")),
 ]
 
-SPEED = ROOT / "docs" / "_static" / "speed.svg"
+SPEED = {2: ROOT / "docs" / "_static" / "speed.svg", 1: ROOT / "docs" / "_static" / "speed-narrow.svg"}
+"""The pictures of speed, by the number of their columns."""
 SPEED_OF = "h100/sequence.jsonl"
-"""The measurements that the picture of speed shows."""
+"""The measurements that they show."""
 
-SPEEDUPS = {"speedups": "speedup", "speedups of lltm.LSTM": "LSTM speedup"}
-"""The column of the tables that each of these kinds shows."""
-KINDS = ("method", "tables", *SPEEDUPS, "quality", "serving")
+OF = {"": "speedup", " of lltm.LSTM": "LSTM speedup"}
+"""The column of the tables that a kind with such an ending shows."""
+SPEEDUPS, HEADLINES = ({f"{kind}{of}": column for of, column in OF.items()} for kind in ("speedups", "headline"))
+KINDS = ("method", "tables", *SPEEDUPS, *HEADLINES, "quality", "serving")
 BLOCK = re.compile(rf"(<!-- ({'|'.join(map(re.escape, KINDS))})(?:: (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -53,6 +57,8 @@ def content(kind: str, files: str | None) -> str:
     found = report.read(paths)
     if kind in SPEEDUPS:
         return report.speedups(found.rows, SPEEDUPS[kind])
+    if kind in HEADLINES:
+        return report.headline(found, HEADLINES[kind])
     below_the_headings_of_the_page = re.sub("^#", "##", report.tables(found, with_method=False), flags=re.MULTILINE)
     return f"{report.facts(found.machines)}\n\n{below_the_headings_of_the_page}"
 
@@ -62,13 +68,18 @@ def written(text: str) -> str:
     return BLOCK.sub(lambda block: f"{block[1]}\n{content(block[2], block[3])}\n\n{block[4]}", text)
 
 
-def speed_picture() -> str:
-    """The picture of speed, as SVG."""
+def digest_of_speed() -> str:
+    """Identifies what the picture of speed is drawn from: matplotlib's versions draw differently."""
+    return hashlib.sha256((RESULTS / SPEED_OF).read_bytes()).hexdigest()
+
+
+def draw_speed() -> None:
     import report
     import speed
 
     found = report.read([RESULTS / SPEED_OF])
-    return speed.svg(found.rows, found.machines[0]["GPU"])
+    for columns, path in SPEED.items():
+        path.write_text(speed.svg(found.rows, found.machines[0]["GPU"], digest_of_speed(), columns))
 
 
 def publish(machine: str, measurements: Sequence[Path]) -> None:
@@ -79,4 +90,4 @@ def publish(machine: str, measurements: Sequence[Path]) -> None:
         shutil.copy(path, folder)
     for page in PAGES:
         page.write_text(written(page.read_text()))
-    SPEED.write_text(speed_picture())
+    draw_speed()

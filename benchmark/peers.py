@@ -117,8 +117,8 @@ class Recurrent(nn.Module):
         self.module = kind(
             case.shape.input_features,
             case.shape.state_size,
-            num_layers=2 if case.variant == "two layers" else 1,
-            bidirectional=case.variant == "both directions",
+            num_layers=case.layers.layers,
+            bidirectional=case.layers.bidirectional,
             device=case.device,
             dtype=case.torch_dtype,
         )

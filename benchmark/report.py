@@ -12,7 +12,7 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import pandas
-from cases import DTYPES, VARIANTS, WORK_TITLES, Work
+from cases import AMP, MODELS, SEQUENCE_VARIANTS, WORK_TITLES, Shape, Work
 from pandas import DataFrame, Series
 from peers import BASELINES, CELLS, LSTM_MODULE, MODULE, OURS, PEERS
 from results import Row
@@ -23,6 +23,9 @@ CASE = [*GROUP, "variant", "seed", "shape"]
 TITLES = {name: peer.title for name, peer in PEERS.items()}
 WORST = 5
 
+DTYPE_TITLES = {name: name for name in ("tf32", "float16", "float32", "bfloat16", *AMP)} | {"tf32": "TF32"}
+"""In the order of the pages: first what users run by default, last where cuDNN is slow."""
+
 METHOD = {
     "cell": "Microseconds per call, forward / forward and backward: the median of samples that the peers take in turns."
     " *speedup* is over the fastest baseline, nn.LSTMCell with its four gates among them. *limit* is the least time"
@@ -32,13 +35,18 @@ METHOD = {
     "sequence": "Microseconds per step, forward / forward and backward with the gradients of input and all parameters."
     " Shape: steps, batch, input size, hidden size. *speedup* is that of lltm.LLTM over the faster of nn.LSTM and"
     " nn.GRU, *LSTM speedup* that of lltm.LSTM over nn.LSTM. On a GPU:"
-    " device time, a graph of one call, five replays a sample, the median of seven samples; packed: wall time. On a"
-    " CPU: wall time, the minimum of the samples. *limit*: the multiply-adds of three gates alone, as fast as the cores"
+    " device time, a graph of one call, five replays a sample, the median of seven samples; and the wall time of calls"
+    " from Python. On a CPU: processor time with one thread, wall time with more, the minimum of the samples."
+    " *limit*: the multiply-adds of three gates alone, as fast as the cores"
     " do them in registers, or the GPU in a large product.\n\n"
-    + "\n".join(f"- {name}: {what}" for name, what in VARIANTS.items()),
+    + "\n".join(f"- {name}: {variant.what}" for name, variant in SEQUENCE_VARIANTS.items()),
     "hidden size": "Sequences that differ only in their hidden size, as docs/_static/speed.svg shows them.",
-    "sequence sweep": "Random sequences (steps, batch, input size, hidden size): speedup over the faster of nn.LSTM"
-    " and nn.GRU, and microseconds per step, measured as fixed sequences are.",
+    "sequence sweep": "Random sequences (steps, batch, input size, hidden size): the *speedup* of lltm.LLTM over the"
+    " faster of nn.LSTM and nn.GRU, the *LSTM speedup* of lltm.LSTM over nn.LSTM, and microseconds per step, measured"
+    " as fixed sequences are.",
+    "models": "The recurrent layers of typical models, called from Python: microseconds per step, forward / forward"
+    " and backward. On a GPU wall time; on a CPU processor time with one thread, the minimum of the samples.\n\n"
+    + "\n".join(f"- {name}: {model.what}" for name, model in MODELS.items()),
     "transforms": "Milliseconds in float32, wall time. *loop*: the same calls in Python, without the copies of a stack;"
     " *plain*: one call that does not tell the examples apart, such as the gradient of the whole batch.",
     "memory": "Bytes that autograd keeps between forward and backward beyond the parameters and the arguments, in"
@@ -133,13 +141,14 @@ def _cases(rows: DataFrame) -> Iterator[str]:
 def _sweep(rows: DataFrame) -> Iterator[str]:
     """The quantiles of the speedup, and the worst shapes."""
     wide = times(rows)
-    by_group = wide["speedup"].dropna().groupby([*GROUP, "work"], sort=False)
     quantiles = {"worst": 0, "10th percentile": 0.1, "median": 0.5, "best": 1}
-    summary = DataFrame({name: by_group.quantile(fraction).map(ratio) for name, fraction in quantiles.items()})
-    summary["below 1"] = by_group.apply(lambda values: f"{(values < 1).sum()} of {len(values)}")
-    summary.insert(0, "speedup", [title(key[:-1], key[-1]) for key in summary.index])
     yield f"Seeds {', '.join(map(str, sorted(rows['seed'].unique())))}, pooled."
-    yield table(summary)
+    for column in (name for name in ("speedup", "LSTM speedup") if name in wide):
+        by_group = wide[column].dropna().groupby([*GROUP, "work"], sort=False)
+        summary = DataFrame({name: by_group.quantile(fraction).map(ratio) for name, fraction in quantiles.items()})
+        summary["below 1"] = by_group.apply(lambda values: f"{(values < 1).sum()} of {len(values)}")
+        summary.insert(0, column, [title(key[:-1], key[-1]) for key in summary.index])
+        yield table(summary)
     for key, group_rows in wide.groupby([*GROUP, "work"], sort=False):
         shown = group_rows.nsmallest(WORST, "speedup").dropna(axis=1, how="all")
         formed = {name: shown[name].map(ratio if "speedup" in name else number) for name in shown}
@@ -179,6 +188,7 @@ SECTIONS = {
     "sequence": _cases,
     "hidden size": _cases,
     "sequence sweep": _sweep,
+    "models": _cases,
     "transforms": _transforms,
     "memory": _memory,
     "calls": _calls,
@@ -219,18 +229,46 @@ def markdown(found: Measurements) -> str:
 
 def speedups(rows: DataFrame, column: str = "speedup") -> str:
     """One table: the speedup of each shape, forward / with gradients, by dtype; on a CPU, with all threads. That of
-    lltm.LSTM is the column "LSTM speedup"."""
-    rows = rows[rows["section"].isin(["cell", "sequence"]) & rows["work"].isin(["forward", "training"])]
-    on_cpu = (rows["device"] == "cpu") & (rows["threads"] == rows["threads"].max())
-    wide = times(rows[rows["variant"].isin(["", "padded"]) & (on_cpu | (rows["clock"] == "device"))])
-    shown = pairs(wide[column], lambda value: f"{value:.1f}")
-    by_dtype = shown.reset_index(name="speedup").pivot(index="shape", columns="dtype", values="speedup")
-    shapes = list(shown.index.unique("shape"))
-    dtypes = [dtype for dtype in DTYPES["cuda"] if dtype in by_dtype]
-    by_dtype = by_dtype.reindex(shapes)[dtypes].fillna("").rename(columns={"tf32": "TF32"})
-    sizes = "batch, input, hidden" if shapes[0].count(",") == 2 else "steps, batch, input, hidden"
-    by_dtype.insert(0, sizes, [shape.replace(",", ", ") for shape in shapes])
+    lltm.LSTM is the column "LSTM speedup", on a CPU also packed, and with one thread."""
+    rows = rows[rows["section"].isin(["cell", "sequence", "models"]) & rows["work"].isin(["forward", "training"])]
+    of_lstm, is_cpu, packed = column == "LSTM speedup", rows["device"] == "cpu", rows["variant"] == "packed"
+    threads = rows["threads"] == (rows["threads"].min() if of_lstm else rows["threads"].max())
+    of_models = rows["section"] == "models"
+    plain = rows["variant"].isin(["", "padded"]) | (of_lstm & is_cpu & packed)
+    wide = times(rows[(plain & is_cpu & threads) | (plain & (rows["clock"] == "device")) | of_models])
+    shown = pairs(wide[column], lambda value: f"{value:.1f}").reset_index(name="speedup")
+    by_dtype = shown.pivot(index=["variant", "shape"], columns="dtype", values="speedup")
+    order = list(dict.fromkeys(zip(shown["variant"], shown["shape"], strict=True)))
+    dtypes = [dtype for dtype in DTYPE_TITLES if dtype in by_dtype]
+    by_dtype = by_dtype.reindex(order)[dtypes].fillna("").rename(columns=DTYPE_TITLES)
+    sizes = "batch, input, hidden" if order[0][1].count(",") == 2 else "steps, batch, input, hidden"
+    names = [shape.replace(",", ", ") + (", packed" if variant == "packed" else "") for variant, shape in order]
+    by_dtype.insert(0, sizes, names)
+    if of_models.all():
+        by_dtype.insert(0, "model", [f"{variant}: {MODELS[variant].what}" for variant, _ in order])
     return table(by_dtype)
+
+
+def gpu_name(found: Measurements) -> str:
+    return re.sub(r" \d+GB.*", "", found.machines[0]["GPU"])
+
+
+def headline(found: Measurements, column: str) -> str:
+    """Of a layer on a GPU: the median and the range of the speedups of random sequences, forward and backward."""
+    rows = found.rows[(found.rows["section"] == "sequence sweep") & (found.rows["work"] == "training")]
+    wide = times(rows)[column].dropna()
+    shapes = [Shape.parse(shape) for shape in wide.index.unique("shape")]
+    tf32, float16 = (
+        f"{of.median():.1f} times ({of.min():.1f} to {of.max():.1f})"
+        for of in (wide.xs("tf32", level="dtype"), wide.xs("float16", level="dtype"))
+    )
+    of_lstm = column == "LSTM speedup"
+    peer = "cuDNN's with PyTorch's defaults, float32 in" if of_lstm else "the faster of cuDNN's LSTM and GRU in"
+    return (
+        f"On an {gpu_name(found)}, forward + backward is {tf32} as fast as {peer} TF32,\nand {float16} in float16: the"
+        f" median (and range) of {len(shapes)} random shapes with hidden sizes up to"
+        f" {max(shape.state_size for shape in shapes):,}."
+    )
 
 
 def draw(rows: DataFrame, folder: Path) -> None:

@@ -18,8 +18,8 @@ class Row:
     """What one peer takes for one case. Report.py makes a data frame of rows."""
 
     section: str
-    """"cell", "sweep", "sequence", "hidden size", "sequence sweep", "transforms"; "memory", "calls", "tutorial";
-    "failure"."""
+    """"cell", "sweep", "sequence", "hidden size", "sequence sweep", "models", "transforms"; "memory", "calls",
+    "tutorial"; "failure"."""
     device: str = ""
     threads: int = 1
     dtype: str = "float32"
@@ -32,9 +32,9 @@ class Row:
     high: float | None = None
     """The quartiles of the samples."""
     clock: str = "wall"
-    """"wall", or "device": the time on the GPU, by replay of a graph."""
+    """"wall"; "processor"; or "device": the time on the GPU, by replay of a graph."""
     variant: str = ""
-    """Of a sequence: cases.VARIANTS."""
+    """Of sequences and models: cases.VARIANTS."""
     seed: int = 0
     """The seed that a random shape was drawn with."""
     limit: float | None = None

@@ -19,14 +19,17 @@ import transforms as transform_cases
 from cases import (
     DTYPES,
     HIDDEN_SIZES,
+    MODEL_DTYPES,
+    MODELS,
     QUICK_SEQUENCE,
     QUICK_SHAPES,
+    SEQUENCE_VARIANTS,
     SHAPES,
     UGLY_SHAPES,
-    VARIANTS,
     Shape,
     Work,
     make_cases,
+    make_models,
     make_sequences,
     sweep_cases,
 )
@@ -165,7 +168,9 @@ def sequence(request: Request, _: object) -> None:
     cases = make_sequences(
         devices=devices,
         dtypes=request.chosen_dtypes(),
-        variants=choice(request.variants, list(VARIANTS), "variant", list(VARIANTS)[:2] if request.quick else None),
+        variants=choice(
+            request.variants, names := list(SEQUENCE_VARIANTS), "variant", names[: 2 if request.quick else None]
+        ),
         shapes=shapes or ([QUICK_SEQUENCE] if request.quick else None),
         **settings,
     )
@@ -173,12 +178,28 @@ def sequence(request: Request, _: object) -> None:
     peers = ours + choice(request.peers, [name for name in SEQUENCE_PEERS if name not in OUR_SEQUENCES], "peer")
     tasks = measure.tasks("sequence", cases, peers, request.budget())
     if "cuda" in devices and not (shapes or request.quick):
-        dtypes = [dtype for dtype in speed.DTYPES if dtype in request.chosen_dtypes()]
+        dtypes = [dtype for dtype in speed.PANELS if dtype in request.chosen_dtypes()]
         settings["works"] = [Work.TRAINING]
         series = make_sequences(["cuda"], dtypes=dtypes, variants=["padded"], shapes=HIDDEN_SIZES, **settings)
-        shown = [name for name in peers if name in speed.SERIES]
+        shown = [name for name in peers if name in speed.COLORS]
         tasks += measure.tasks("hidden size", series, shown, request.budget())
     request.run("sequence", devices, tasks, request.seconds)
+
+
+def models(request: Request, _: object) -> None:
+    """The recurrent layers of typical models, lltm.LSTM beside nn.LSTM, called from Python without a graph."""
+    load_libraries(request.build_dir)
+    devices = request.chosen_devices()
+    known = [name for device in devices for name in MODEL_DTYPES[device]]
+    cases = make_models(
+        devices=devices,
+        threads=request.threads or [1],
+        works=request.chosen_works(),
+        dtypes=choice(request.dtypes, known, "dtype", known[:1] if request.quick else None),
+        models=choice(request.variants, names := list(MODELS), "model", names[: 1 if request.quick else None]),
+    )
+    peers = [LSTM_MODULE, *choice(request.peers, BASELINES, "peer", BASELINES[:1])]
+    request.run("models", devices, measure.tasks("models", cases, peers, request.budget()), request.seconds)
 
 
 def sequence_sweep(request: Request, count: int) -> None:

@@ -148,18 +148,20 @@ def _calls_per_sample(call: Call, synchronize: Call, budget: Budget) -> int:
     return max(1, round(budget.sample_seconds / best))
 
 
-def wall_sampler(call: Call, budget: Budget, synchronize: Call = lambda: None) -> Sampler:
+def wall_sampler(
+    call: Call, budget: Budget, synchronize: Call = lambda: None, clock: Callable[[], float] = time.perf_counter
+) -> Sampler:
     """The time in a Python loop: successive calls, with one synchronization at the end."""
     count = _calls_per_sample(call, synchronize, budget)
 
     def sample() -> float:
         call()  # not timed: the heap and the caches are in the state that the previous peer left
         synchronize()
-        start = time.perf_counter()
+        start = clock()
         for _ in range(count):
             call()
         synchronize()
-        return (time.perf_counter() - start) * 1e6 / count
+        return (clock() - start) * 1e6 / count
 
     return Sampler(sample, count)
 

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from itertools import cycle
 
 import torch
-from cases import Case, Work
+from cases import AMP, Case, Work
 from peers import Peer
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
@@ -47,7 +47,7 @@ class SequenceInputs:
         self.padded = padded.requires_grad_(wants_gradient)
         self.lengths: Tensor | None = None
         self.packed: PackedSequence | None = None
-        if case.variant == "packed":
+        if case.layers.packed:
             packed = pack_padded_sequence(padded.detach(), case.lengths)
             data = packed.data.detach().requires_grad_(wants_gradient)
             self.packed = PackedSequence(data, packed.batch_sizes)
@@ -68,7 +68,13 @@ def environment(case: Case) -> Iterator[None]:
     """The settings that the case runs with, and autocast."""
     with (
         switches(case.threads, case.dtype == "tf32", case.work is Work.TRAINING),
-        torch.autocast(case.device, torch.bfloat16, enabled=case.work is Work.AUTOCAST),
+        torch.autocast(
+            case.device,
+            AMP.get(case.dtype, torch.bfloat16),
+            enabled=case.work is Work.AUTOCAST or case.dtype in AMP,
+            # Without the cache, each call casts the parameters, as each update of a training does.
+            cache_enabled=case.dtype not in AMP,
+        ),
     ):
         yield
 
@@ -102,10 +108,10 @@ def _make_sequence_call(case: Case, module: Callable) -> Callable[[], object]:
     if case.work is not Work.TRAINING:
         return lambda: module(next(sets))
     parameters = tuple(module.parameters())
-    output = module(next(sets))
+    output = module(next(sets))  # under autocast, of its dtype
     gradient = torch.randn_like(output)
     # The peers that read the padded input of packed sequences have its gradient.
-    is_packed = case.variant == "packed" and output.dim() == 2
+    is_packed = case.layers.packed and output.dim() == 2
 
     def call() -> tuple[Tensor, ...]:
         inputs = next(sets)

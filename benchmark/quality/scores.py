@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import permutations
 from statistics import mean
 from typing import NamedTuple
 
@@ -50,13 +51,28 @@ def tables(results: dict) -> str:
     def values(task: str, variant: str, field: str) -> list[float]:
         return [getattr(row, field) for row in rows if (row.task, row.variant) == (task, variant)]
 
-    def scores(task: str, names: list[str], show) -> list[str]:
-        """The scores of some variants; the best mean is bold."""
-        metric = results["metrics"][task]
-        means = {name: mean(values(task, name, "score")) for name in names if values(task, name, "score")}
-        best = (min if metric["lower_is_better"] else max)(means.values())
-        cells = {name: show(values(task, name, "score")) for name in means}
-        return [f"**{cells[name]}**" if means.get(name) == best else cells.get(name, "") for name in names]
+    def is_better(task: str, a: str, b: str) -> bool:
+        """As shown, every score of a is better than every one of b: ranges that overlap are a tie."""
+        ours, theirs = ([float(number(value)) for value in values(task, name, "score")] for name in (a, b))
+        lower = results["metrics"][task]["lower_is_better"]
+        return bool(ours) and (max(ours) < min(theirs) if lower else min(ours) > max(theirs))
+
+    def better(a: str, b: str) -> str:
+        found = [task for task in tasks if is_better(task, a, b)]
+        return f"- {a} is better than {b} in {len(found)} of {len(tasks)} tasks" + ": " * bool(found) + "; ".join(found)
+
+    def scores(task: str) -> list[str]:
+        """Those of the layers; bold are those than which no other is better."""
+        best = [name for name in baselines if not any(is_better(task, other, name) for other in baselines)]
+        shown = {name: spread(values(task, name, "score")) for name in baselines}
+        return [f"**{text}**" if name in best else text for name, text in shown.items()]
+
+    def changed(task: str) -> list[str]:
+        """The means of the LLTM's variants; the best is bold."""
+        means = {name: mean(of) for name in ours if (of := values(task, name, "score"))}
+        best = (min if results["metrics"][task]["lower_is_better"] else max)(means.values())
+        cells = {name: f"**{number(of)}**" if of == best else number(of) for name, of in means.items()}
+        return [cells.get(name, "") for name in ours]
 
     def titled(task: str) -> str:
         metric = results["metrics"][task]
@@ -71,10 +87,12 @@ def tables(results: dict) -> str:
     with_cells = [name for name in variants if values(tasks[0], name, "cell_mean")[0] is not None]
     return "\n".join(
         [
-            f"Scores{shortened}: the mean of {seeds} seeds and their range. Less is better, except where noted.\n",
-            table(["task", *baselines], [[titled(task), *scores(task, baselines, spread)] for task in tasks]),
+            f"Scores{shortened}: the mean of {seeds} seeds and their range. Less is better, except where noted."
+            " Bold: no other is better, where ranges that overlap are ties.\n",
+            table(["task", *baselines], [[titled(task), *scores(task)] for task in tasks]),
+            "".join(f"{better(*pair)}\n" for pair in permutations(baselines, 2)),
             "Scores of the LLTM with one thing changed, means:\n",
-            table(["task", *ours], [[task, *scores(task, ours, lambda v: number(mean(v)))] for task in tasks]),
+            table(["task", *ours], [[task, *changed(task)] for task in tasks]),
             "|c| after the last step of the evaluation, mean and largest:\n",
             table(["task", *with_cells], [[task, *(cells(task, name) for name in with_cells)] for task in tasks]),
         ]

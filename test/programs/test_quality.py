@@ -91,6 +91,8 @@ def test_tables():
     text = scores.tables({"part": 1, "metrics": metrics, "rows": rows})
     assert "| toy: errors | **0.5 (0.25 to 0.75)** | 2 (2 to 2) | 2 (1 to 3) |\n" in text
     assert "| toy | 2 | **1** |\n" in text
+    assert "- nn.LSTM is better than lltm.LLTM in 1 of 1 tasks: toy\n" in text
+    assert "- lltm.LLTM is better than nn.GRU in 0 of 1 tasks\n" in text  # their ranges overlap
     assert "| toy | 2, 6 | 0.5, 1 | 0.1, 0.2 |\n" in text
     metrics["toy"]["lower_is_better"] = False
     assert "| toy: errors (more is better) | 0.5 (0.25 to 0.75) | **2 (2 to 2)** | **2 (1 to 3)** |\n" in scores.tables(
