@@ -159,10 +159,10 @@ bench:
 	$(call build,bench,$(for_use) -DLLTM_BENCHMARK=ON)
 	@$(call with,bench) python3 benchmark/bench.py --build-dir $(BUILD) $(if $(QUICK),--quick) $(ARGS)
 
-# 80 as machine code and as PTX for newer GPUs, and Hopper's own code.
+# For every GPU: LLTM_EVERY_GPU in cmake/CudaChoice.cmake, also where a GPU is present.
 wheel:
 	@$(call with,wheel) sh -ec '\
-	  cmake -S . -B build-wheel -DLLTM_CUDA=$(or $(CUDA),ON) -DCMAKE_CUDA_ARCHITECTURES="80;90a-real" \
+	  cmake -S . -B build-wheel -DLLTM_CUDA=$(or $(CUDA),ON) -DCMAKE_CUDA_ARCHITECTURES="80-real;90-virtual;90a-real" \
 	    -DCMAKE_CUDA_FLAGS=--compress-mode=size $(CMAKE_ARGS); \
 	  cmake --build build-wheel --target lltm_wheel_parts; \
 	  python3 scripts/make_wheel.py $(ARGS)'

@@ -8,7 +8,7 @@
 #                             not build CUDA code. CMake's other booleans (YES, 1, no, ...) are ON and OFF, too.
 #   CMAKE_CUDA_ARCHITECTURES  (or CUDAARCHS in the environment), else TORCH_CUDA_ARCH_LIST (variable or
 #                             environment): the architectures.
-#                             Default: that of the GPU that is present; without one, 80 and 90a if LLTM_CUDA is ON.
+#                             Default: that of the GPU that is present; without one, if LLTM_CUDA is ON, LLTM_EVERY_GPU.
 # Architectures older than the oldest, such as 8.0, are left out with a warning; it is an error if no other is given. With
 # 90a, that is built wherever 9.0 is asked for, because code for 9.0 does not contain Hopper's own instructions. 90a means
 # 90a-real. Needs lltm::libtorch. This is a macro because CMake enables languages in a directory, not in a function.
@@ -17,6 +17,8 @@ include_guard(DIRECTORY)
 include(CheckLanguage)
 
 set(LLTM_OLDEST_CUDA 12.8)
+# Machine code for the GPUs of 8.x and Hopper, and PTX for all later ones: that of 90, so that they have clusters.
+set(LLTM_EVERY_GPU 80-real 90-virtual 90a-real)
 
 macro(lltm_choose_cuda enabled_variable oldest_architecture with_90a)
   if(NOT DEFINED LLTM_CUDA) # With policy CMP0126 unset, set() would replace a normal variable.
@@ -144,7 +146,7 @@ function(_lltm_choose_cuda_architectures architectures_variable obstacle_variabl
         PARENT_SCOPE)
       return()
     else()
-      set(architectures 80 90a)
+      set(architectures ${LLTM_EVERY_GPU})
     endif()
   endif()
 

@@ -367,6 +367,7 @@ needs_nvcc = pytest.mark.skipif(
         ([], {"TORCH_CUDA_ARCH_LIST": "9.0"}, ("90-real", "90a-real")),
         ([], {"TORCH_CUDA_ARCH_LIST": CONTAINER}, ("80-real", "86-real", "90-real", "100-real", "120", "90a-real")),
         (["-DCMAKE_CUDA_ARCHITECTURES=90"], {}, ("90",)),
+        (["-DCMAKE_CUDA_ARCHITECTURES=80-virtual"], {}, ("80-virtual",)),
     ],
 )
 def test_architectures_are_the_builders_choice(build, options, environment, architectures):
@@ -379,5 +380,19 @@ def test_architectures_are_the_builders_choice(build, options, environment, arch
     assert torch.version.cuda.split(".")[0] == build.info["cuda"].split(".")[0]
     commands = (build.folder / "build.ninja").read_text()
     for architecture in architectures:
-        assert f"sm_{architecture.removesuffix('-real')}" in commands
+        number, _, kind = architecture.partition("-")
+        assert (f"compute_{number}]" if kind == "virtual" else f"sm_{number}]") in commands
     assert "compute_50" not in commands  # what PyTorch's own package would have added
+
+
+@needs_nvcc
+def test_without_a_gpu_cuda_is_built_for_every_gpu(build, with_gpus):
+    """Machine code for 8.x and Hopper, and PTX that has clusters for newer ones, which is also what a wheel has."""
+    output = build.configure("-DLLTM_CUDA=ON", PATH=with_gpus())
+    assert "wgmma" not in output  # nothing is missing
+    every_gpu = ["80-real", "90-virtual", "90a-real"]
+    assert build.info["architectures"] == every_gpu
+    commands = (build.folder / "build.ninja").read_text()
+    for code in ("arch=compute_80,code=[sm_80]", "arch=compute_90,code=[compute_90]", "arch=compute_90a,code=[sm_90a]"):
+        assert code in commands
+    assert f'-DCMAKE_CUDA_ARCHITECTURES="{";".join(every_gpu)}"' in (ROOT / "Makefile").read_text()
