@@ -8,6 +8,8 @@ strides are supported. Invalid arguments raise RuntimeError before anything is c
 import torch
 from torch import Tensor
 
+from ._config import missing_on
+
 __all__ = ["backward", "forward", "lstm", "lstm_plan", "sequence", "sequence_backward", "sequence_plan"]
 
 
@@ -201,6 +203,11 @@ def sequence_backward(
     )  # fmt: skip
 
 
+def _with_what_is_missing(plan: str, input: Tensor) -> str:
+    missing = missing_on(torch.cuda.get_device_capability(input.device))
+    return f"{plan} ({missing})" if missing else plan
+
+
 def sequence_plan(
     input: Tensor,
     weights: Tensor,
@@ -220,12 +227,14 @@ def sequence_plan(
     Returns:
         For example ``kernel=recurrence_fma_128x1 cluster=1 rows=1 x=outside``: the kernel, which runs all steps
         (``recurrence_...``) or one; the blocks of a cluster; the rows of the batch that a block or cluster takes; and
-        whether the kernel multiplies the input itself. Names of kernels may change with any version.
+        whether the kernel multiplies the input itself. Names of kernels may change with any version. If the library
+        was not built for all that the GPU has, what is missing follows in parentheses, as show_config says it.
 
     Raises RuntimeError if an argument is invalid or not on a GPU, or if LLTM_CUDA_PATH asks for what is impossible.
     """
     _check_on_gpu("sequence_plan", input)
-    return torch.ops.lltm.sequence_plan(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
+    plan = torch.ops.lltm.sequence_plan(input, weights, bias, h0, c0, lengths, reset, reverse, keep)
+    return _with_what_is_missing(plan, input)
 
 
 def lstm_plan(
@@ -251,7 +260,8 @@ def lstm_plan(
     Raises RuntimeError if an argument is invalid or not on a GPU, or if LLTM_CUDA_PATH asks for what is impossible.
     """
     _check_on_gpu("lstm_plan", input)
-    return torch.ops.lltm.lstm_plan(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
+    plan = torch.ops.lltm.lstm_plan(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
+    return _with_what_is_missing(plan, input)
 
 
 def _check_on_gpu(operator: str, input: Tensor) -> None:

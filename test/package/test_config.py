@@ -7,6 +7,7 @@ import torch
 
 import lltm
 from lltm import library_path
+from lltm._config import what_is_missing
 
 pytestmark = pytest.mark.pytorch
 
@@ -37,12 +38,50 @@ def test_names_the_variables_that_are_set(capsys, monkeypatch):
     assert config["LLTM_CPU_GEMM"] == "aten" and "LLTM_CUDA_PATH" not in config
 
 
-def test_names_every_gpu(capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("architectures", "missing"),
+    [
+        (("80-real", "90-virtual", "90a-real"), ""),
+        (("80",), "; code for 8.0, without clusters, early starts and wgmma: build for 90a, too"),
+    ],
+)
+def test_names_every_gpu(capsys, monkeypatch, architectures, missing):
     class Facts:
         name, major, minor, total_memory = "NVIDIA Test", 9, 0, 80 << 30
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: Facts)
+    monkeypatch.setattr(lltm, "build_info", lltm.build_info._replace(architectures=architectures))
     config = shown(capsys)
-    assert config["GPU 0"] == config["GPU 1"] == "NVIDIA Test, compute capability 9.0, 80 GiB"
+    assert config["GPU 0"] == config["GPU 1"] == f"NVIDIA Test, compute capability 9.0, 80 GiB{missing}"
+
+
+OF_8_0 = "code for 8.0, without clusters and early starts"
+
+
+@pytest.mark.parametrize(
+    ("architectures", "capability", "said"),
+    [
+        ("80-real 90-virtual 90a-real", (8, 0), ""),
+        ("80-real 90-virtual 90a-real", (8, 9), ""),
+        ("80-real 90-virtual 90a-real", (9, 0), ""),
+        ("80-real 90-virtual 90a-real", (10, 0), ""),
+        ("80-real 90-virtual 90a-real", (12, 0), ""),
+        ("80 90a-real", (12, 0), OF_8_0),  # the PTX of 80
+        ("80-virtual", (10, 3), OF_8_0),
+        ("80-virtual", (8, 6), ""),
+        ("80", (9, 0), "code for 8.0, without clusters, early starts and wgmma"),
+        ("90", (9, 0), "code for 9.0, without wgmma"),
+        ("90-virtual", (9, 0), "code for 9.0, without wgmma"),
+        ("90-real 90a-real", (9, 0), ""),
+        ("80-virtual 86-virtual", (9, 0), "code for 8.6, without clusters, early starts and wgmma"),
+        ("90-virtual 100-real", (10, 3), ""),
+        ("80 120-real", (12, 1), ""),
+        ("80-real", (9, 0), ""),  # nothing runs, which is an error of its own
+        ("native", (9, 0), ""),
+        ("", (9, 0), ""),
+    ],
+)
+def test_says_what_a_library_does_not_use(architectures, capability, said):
+    assert what_is_missing(architectures.split(), capability) == said
