@@ -3,6 +3,7 @@
 
 TORCH ?=
 CUDA ?=
+ARCH ?=
 CMAKE_ARGS ?=
 CTEST_ARGS ?=
 PYTEST_ARGS ?=
@@ -12,17 +13,22 @@ SECONDS ?= 60
 SANITIZER ?= memcheck
 CALLS ?= 800
 
-BUILD := build$(if $(TORCH),-torch-$(TORCH))
+BUILD := build$(if $(TORCH),-torch-$(TORCH))$(if $(ARCH),-$(ARCH))
 # Use the package of this checkout, and the library that was just built.
 export PYTHONPATH := $(CURDIR)/python$(if $(PYTHONPATH),:$(PYTHONPATH))
 export LLTM_LIBRARY := $(CURDIR)/$(BUILD)/liblltm_ops.so
+
+# The driver compiles the kernels of a library that has only PTX, and keeps them: they take more than its 256 MiB.
+ifneq ($(ARCH),)
+export CUDA_CACHE_MAXSIZE := 4294967296
+endif
 
 export TORCH
 # $(call with,GOAL) COMMAND: requirements/GOAL.txt lists what the command needs.
 with = scripts/in-environment $(1)
 # $(call build,GOAL,OPTIONS OF CMAKE)
 build = @$(call with,$(1)) sh -ec '\
-  cmake -S . -B $(BUILD) $(2) $(CMAKE_ARGS); \
+  cmake -S . -B $(BUILD) $(2) $(if $(ARCH),-DLLTM_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$(ARCH)) $(CMAKE_ARGS); \
   echo "-- Building in $(BUILD)$(if $(wildcard $(BUILD)/liblltm_ops.so),, (takes some minutes))"; \
   cmake --build $(BUILD)'
 # To use the library: compiled in as short a time as possible, without tests, for the GPU that is present. An existing
@@ -68,6 +74,7 @@ help:
 	@echo
 	@echo 'TORCH=2.11.0                  with this PyTorch, in an environment and a build folder of their own'
 	@echo 'CUDA=1 or CUDA=0              with the CUDA kernels, or without (default: with them if there is a GPU)'
+	@echo 'ARCH=80-virtual               for this CUDA architecture, in a build folder of its own (docs/testing.md)'
 	@echo 'CMAKE_ARGS=-DLLTM_WERROR=ON   options of CMake'
 	@echo 'PYTEST_ARGS="-k forward"      options of pytest'
 	@echo 'CTEST_ARGS="-R package"       options of ctest'
@@ -188,7 +195,7 @@ format:
 	@$(call formatters,-i,--fix,)
 
 clean:
-	rm -rf build build-torch-* build-sanitize-* build-coverage build-wheel dist build-debug
+	rm -rf build build-[0-9]* build-torch-* build-sanitize-* build-coverage build-wheel dist build-debug
 
 distclean: clean
 	rm -rf .venv .venv-lint .venv-nvcc .venv-torch-*

@@ -93,5 +93,7 @@ def kept_folder(name: str, otherwise: Path) -> Path:
 
 
 def torch_cuda_arch_list() -> str:
-    """The architectures that lltm was built for in the format of TORCH_CUDA_ARCH_LIST: "8.0 9.0a"."""
-    return " ".join(re.sub(r"(\d[af]?)(-real)?$", r".\1", name) for name in lltm.build_info.architectures)
+    """The architectures that lltm was built for in the format of TORCH_CUDA_ARCH_LIST: "8.0 9.0a", and PTX of 9.0 as
+    "9.0+PTX"."""
+    names = (re.sub(r"(\d[af]?)(-real|-virtual)?$", r".\1\2", name) for name in lltm.build_info.architectures)
+    return " ".join(name.removesuffix("-real").replace("-virtual", "+PTX") for name in names)

@@ -1,5 +1,6 @@
 // Every group of CUDA kernels of a sequence, forced, around the tiles of a step. The reference is
 // the same call in float64, which has its own kernels and is compared with the formula elsewhere.
+#include "cuda/plan/candidates.h"
 #include "forced_path.h"
 #include "lltm/lltm.h"
 #include "lltm_testing/cell_reference.h"
@@ -27,6 +28,13 @@ class CudaSequencePath : public testing::TestWithParam<SequenceCase> {};
 std::string sequence_case_name(const testing::TestParamInfo<SequenceCase>& info) {
   const auto& [cell, path, dtype, sizes] = info.param;
   return (cell == Cell::kLltm ? "Lltm_" : "Lstm_") + case_name(path, dtype, sizes);
+}
+
+/// Whether the GPU, and the code that the library has for it, run a path.
+bool is_runnable(const std::string& path) {
+  cuda::DeviceFacts device;
+  EXPECT_EQ(lltm_cuda_device_facts(&device), 0);
+  return path != "cluster" || (device.clusters() && device.shared_bytes_a_block >= 227 * 1024);
 }
 
 struct SequenceResults {
@@ -117,6 +125,9 @@ void expect_all_close(const std::vector<at::Tensor>& actual,
 TEST_P(CudaSequencePath, IsWhatFloat64Gives) {
   const auto& [cell, path, dtype, sizes] = GetParam();
   LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  if (!is_runnable(path)) {
+    GTEST_SKIP() << "needs clusters of blocks with 227 KiB of shared memory each";
+  }
   const Arguments arguments = sequence_arguments(cell, sizes, dtype);
   const SequenceResults expected = results_of(cell, arguments, at::kDouble, Wanted::kAll);
   const ForcedPath forced(path);
@@ -137,6 +148,9 @@ TEST_P(CudaSequencePath, IsWhatFloat64Gives) {
 TEST_P(CudaSequencePath, GivesTheGradientsOfStatesAlone) {
   const auto& [cell, path, dtype, sizes] = GetParam();
   LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  if (!is_runnable(path)) {
+    GTEST_SKIP() << "needs clusters of blocks with 227 KiB of shared memory each";
+  }
   const Arguments arguments = sequence_arguments(cell, sizes, dtype);
   const SequenceResults expected = results_of(cell, arguments, at::kDouble, Wanted::kStates);
   const ForcedPath forced(path);

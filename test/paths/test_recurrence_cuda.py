@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from lltm_testing.gpus import skip_without_clusters, skip_without_wgmma, with_what_is_missing
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
     Lstm,
@@ -69,6 +70,8 @@ of_lltm = pytest.mark.parametrize("recurrent", [p for p in RECURRENT if p.values
 @pytest.fixture(params=KERNELS)
 def kernel(request, monkeypatch) -> Kernel:
     """Forces a kernel."""
+    if request.param in [param.values[0] for param in IN_CLUSTERS]:
+        skip_without_clusters()
     monkeypatch.setenv("LLTM_CUDA_PATH", request.param.name)
     return request.param
 
@@ -77,12 +80,14 @@ def kernel(request, monkeypatch) -> Kernel:
 def recurrent(request, monkeypatch) -> Callable[..., Sequence | Lstm]:
     """Forces a kernel for all steps. Makes the arguments of every cell and dtype that has one."""
     path, cell, dtype = request.param
+    if path == "cluster":
+        skip_without_clusters()
     monkeypatch.setenv("LLTM_CUDA_PATH", path)
     return functools.partial(make, dtype=dtype, device="cuda", cell=cell)
 
 
 def plan_of(arguments: Sequence | Lstm) -> str:
-    return getattr(lltm, f"{arguments.operator}_plan")(*arguments)
+    return getattr(torch.ops.lltm, f"{arguments.operator}_plan")(*arguments)
 
 
 def backward_of(arguments: Sequence | Lstm) -> Callable:
@@ -216,8 +221,7 @@ LARGE_INPUTS = [(2, 1056, 2000, 64), (2, 1056, 2000, 95), (4, 4200, 96, 64), (8,
 @pytest.fixture
 def large_input(request, monkeypatch) -> tuple[int, int, int, int]:
     """Sizes at which a kernel of this library multiplies the input in float32."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs wgmma")
+    skip_without_wgmma()
     monkeypatch.setenv("LLTM_CUDA_PATH", "cluster" if request.param[3] > 128 else "block")
     return request.param
 
@@ -533,16 +537,23 @@ def test_where_a_kernel_is_impossible(cell, path, dtype, limit, monkeypatch):
 def test_plan(monkeypatch):
     arguments = make((128, 16, 128, 128), torch.float32, "cuda")
     before = torch.cuda.memory_allocated()
-    assert re.fullmatch(r"kernel=recurrence_fma_128x\d cluster=1 rows=\d x=outside", lltm.sequence_plan(*arguments))
+    assert re.fullmatch(r"kernel=recurrence_fma_128x\d cluster=1 rows=\d x=outside", plan_of(arguments))
     assert torch.cuda.memory_allocated() == before
     monkeypatch.setenv("LLTM_CUDA_PATH", "recurrence_fma_128x4")
-    assert lltm.sequence_plan(*arguments) == "kernel=recurrence_fma_128x4 cluster=1 rows=4 x=outside"
+    plan = "kernel=recurrence_fma_128x4 cluster=1 rows=4 x=outside"
+    assert plan_of(arguments) == plan and lltm.sequence_plan(*arguments) == with_what_is_missing(plan)
     monkeypatch.setenv("LLTM_CUDA_PATH", "steps")
-    assert re.fullmatch(r"kernel=\w+ cluster=\d rows=\d+ x=(inside|outside)", lltm.sequence_plan(*arguments))
+    assert re.fullmatch(r"kernel=\w+ cluster=\d rows=\d+ x=(inside|outside)", plan_of(arguments))
     monkeypatch.setenv("LLTM_CUDA_PATH", "library")
-    assert lltm.sequence_plan(*arguments) == "kernel=library cluster=1 rows=16 x=outside"
+    assert plan_of(arguments) == "kernel=library cluster=1 rows=16 x=outside"
     assert plan_of(make((9, 16, 8, 8), device="cuda", cell=Lstm)) == "kernel=library cluster=1 rows=16 x=outside"
     monkeypatch.delenv("LLTM_CUDA_PATH")
-    lstm = plan_of(make((128, 16, 128, 128), device="cuda", cell=Lstm))
-    assert re.fullmatch(r"kernel=recurrence_lstm_fma_128x\d_cluster2 cluster=2 rows=\d x=outside", lstm)
-    assert lltm.sequence_plan(*make((0, 2, 3, 4), device="cuda")) == "kernel=none cluster=0 rows=0 x=outside"
+    assert plan_of(make((0, 2, 3, 4), device="cuda")) == "kernel=none cluster=0 rows=0 x=outside"
+
+
+def test_plan_of_a_cluster():
+    skip_without_clusters()
+    lstm = make((128, 16, 128, 128), device="cuda", cell=Lstm)
+    plan = plan_of(lstm)
+    assert re.fullmatch(r"kernel=recurrence_lstm_fma_128x\d_cluster2 cluster=2 rows=\d x=outside", plan)
+    assert lltm.lstm_plan(*lstm) == with_what_is_missing(plan)

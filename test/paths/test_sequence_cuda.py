@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from lltm_testing.gpus import has_wgmma, skip_without_wgmma
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
     Lstm,
@@ -74,7 +75,7 @@ def test_every_step_of_the_lstm(dtype, sizes, allow_tf32, monkeypatch):
         monkeypatch.setenv("LLTM_CUDA_PATH", name)
         ran += f"kernel={name} " in lltm.lstm_plan(*arguments)
         assert_results_close(call(arguments, keep=True), arguments, keep=True)
-    if torch.cuda.get_device_capability() == (9, 0):
+    if has_wgmma():
         in_float32 = dtype == torch.float32 and not allow_tf32
         expected = [name for name in names if ("float32" in name) == in_float32]
         assert ran == (0 if dtype == torch.float64 else len(expected)) and len(expected) > 1
@@ -148,8 +149,7 @@ def test_gradients_by_every_path(path, dtype, cell, sizes, reverse):
 @each_cell
 def test_float32_products_over_all_steps(monkeypatch, cell, sizes):
     """By the kernel of the cell's products. A gradient has the same bits whichever others are wanted."""
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs wgmma")
+    skip_without_wgmma()
     monkeypatch.setenv("LLTM_CUDA_PATH", "backward_wgmma_float32")
     arguments = make(sizes, torch.float32, "cuda", lengths=True, reset=True, cell=cell)
     gradients = make_gradients(arguments)
