@@ -14,11 +14,11 @@ class Leaf(torch.nn.Module):
     """The base of the modules that must not be traced into."""
 
     def __init__(self) -> None:
-        super().__init__()
+        torch.nn.Module.__init__(self)  # of LSTM, whose other base is nn.RNNBase, too
         pose_as_torch_nn(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        torch.nn.Module.__setstate__(self, state)
         pose_as_torch_nn(self)  # pickled by a version of lltm that did not
 
 

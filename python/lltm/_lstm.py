@@ -16,8 +16,9 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 # Not derived from nn.LSTM: Dynamo breaks the graph at every instance of nn.RNN, nn.GRU and nn.LSTM
-# (torch/_dynamo/variables/builder.py). Newer versions of PyTorch may lift that.
-class LSTM(_recurrent.Recurrent):
+# (torch/_dynamo/variables/builder.py). Newer versions of PyTorch may lift that. Derived from nn.RNNBase, because
+# programs ask for it, such as initializers, and derive from it and a patched torch.nn.LSTM.
+class LSTM(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
     """Layers of LSTM cells over whole sequences, in one direction or both, in place of :class:`torch.nn.LSTM`.
 
     Constructor, parameters, initialization after the same seed, inputs, outputs and checkpoints are those of nn.LSTM: a
@@ -95,6 +96,15 @@ class LSTM(_recurrent.Recurrent):
 
     _layer_parameters: list[Tensor]  # again, because TorchScript reads the annotations of one class
 
+    mode = "LSTM"
+
+    # Those of nn.RNNBase maintain lists of its weights, which this module does not have.
+    _apply = nn.Module._apply
+    _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__.copy()
+
     def __init__(
         self,
         input_size: int,
@@ -108,6 +118,17 @@ class LSTM(_recurrent.Recurrent):
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
+        if proj_size != 0 and type(self) is LSTM is nn.LSTM:  # the program asks for PyTorch's
+            warnings.warn(
+                f"LSTM: there are no projections, so proj_size={proj_size} gives PyTorch's nn.LSTM, though "
+                "torch.nn.LSTM is patched",
+                stacklevel=2,
+            )
+            self.__class__ = torch_rnn.LSTM  # type: ignore[assignment]
+            self.__init__(  # type: ignore[misc]
+                input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype
+            )
+            return
         super().__init__()
         self._set_up(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, proj_size, device, dtype

@@ -1,5 +1,6 @@
 """lltm.LSTM, lltm.LSTMCell and lltm.convert_lstm beside nn.LSTM and nn.LSTMCell, in float64."""
 
+import abc
 import copy
 import pickle
 import warnings
@@ -10,6 +11,7 @@ import torch
 from lltm_testing.module_reference import assert_same, packed, random_state
 from torch import nn
 from torch.nn.utils import parametrizations, prune
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import lltm
 
@@ -293,6 +295,76 @@ def test_conversions_while_torch_is_patched(monkeypatch):
     with pytest.warns(UserWarning, match="left as they are.*: subclass$"):
         lltm.convert_lstm(model)
     assert type(model["rnn"]) is lltm.LSTM and type(model["cell"]) is lltm.LSTMCell
+
+
+def test_is_a_recurrent_layer_of_torch():
+    """Initializers ask for nn.RNNBase, which says what mode it has. What it keeps of its weights is not there."""
+    rnn = lltm.LSTM(3, 4, 2)
+    assert isinstance(rnn, nn.RNNBase) and not isinstance(rnn, nn.LSTM) and rnn.mode == "LSTM"
+    assert isinstance(lltm.convert_lstm(nn.LSTM(3, 4)), nn.RNNBase) and not isinstance(lltm.LLTM(3, 4), nn.RNNBase)
+    assert not [name for name in vars(rnn) if "flat_weight" in name or "all_weights" in name]
+    input = torch.randn(5, 2, 3)
+    for twin in (copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn)), copy.deepcopy(rnn).double().float()):
+        assert_same(twin(input), rnn(input), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_checkpoints_where_conversions_swap_parameters(assign):
+    """Under which nn.LSTM itself loads none: its weak references forbid it."""
+    theirs, ours = nn.LSTM(3, 4, 2), lltm.LSTM(3, 4, 2)
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    try:
+        ours.load_state_dict(theirs.state_dict(), assign=assign)
+        ours.double().float()
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(False)
+    input = torch.randn(5, 2, 3)
+    assert_same(ours(input), theirs(input))
+
+
+def test_projections_while_torch_is_patched(monkeypatch):
+    plain = nn.LSTM
+    monkeypatch.setattr(nn, "LSTM", lltm.LSTM)
+    with pytest.warns(UserWarning, match="^LSTM: there are no projections, so proj_size=2 gives PyTorch's") as raised:
+        rnn = nn.LSTM(3, 4, 2, batch_first=True, proj_size=2, dtype=torch.float64)
+    assert len(raised) == 1 and raised[0].filename == __file__ and type(rnn) is plain
+    torch.manual_seed(0)
+    with pytest.warns(UserWarning, match="proj_size=2"):
+        rnn = nn.LSTM(3, 4, proj_size=2)
+    torch.manual_seed(0)
+    expected = plain(3, 4, proj_size=2)
+    assert_same(rnn(torch.ones(5, 3)), expected(torch.ones(5, 3)), rtol=0, atol=0)
+    assert pickle.loads(pickle.dumps(rnn)).proj_size == 2 and vars(rnn).keys() == vars(expected).keys()
+    with pytest.raises(NotImplementedError, match="proj_size=2 keep nn.LSTM"):
+        type("Subclass", (nn.LSTM,), {})(3, 4, proj_size=2)
+
+
+def test_subclasses_over_the_base_while_torch_is_patched(monkeypatch):
+    """As pytorch-forecasting has them."""
+    plain = nn.LSTM
+    monkeypatch.setattr(nn, "LSTM", lltm.LSTM)
+
+    class Padded(abc.ABC, nn.RNNBase):
+        def forward(self, input, hx=None, lengths=None):
+            given = pack_padded_sequence(input, lengths, batch_first=self.batch_first, enforce_sorted=False)
+            output, state = super().forward(given, hx)
+            return pad_packed_sequence(output, batch_first=self.batch_first)[0], state
+
+        @abc.abstractmethod
+        def zero_state(self, input): ...
+
+    class Layer(Padded, nn.LSTM):
+        def zero_state(self, input):
+            zeros = torch.zeros(self.num_layers, input.size(0), self.hidden_size)
+            return zeros, zeros
+
+    ours, theirs = Layer(input_size=3, hidden_size=4, batch_first=True), plain(3, 4, batch_first=True)
+    ours.load_state_dict(theirs.state_dict())
+    input, lengths = torch.randn(2, 5, 3), torch.tensor([3, 5])
+    packed_input = pack_padded_sequence(input, lengths, batch_first=True, enforce_sorted=False)
+    output, state = theirs(packed_input)
+    expected = pad_packed_sequence(output, batch_first=True)[0], state
+    assert_same(ours(input, ours.zero_state(input), lengths), expected)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")

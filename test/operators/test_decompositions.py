@@ -239,7 +239,7 @@ def test_states_run_without_lltm(onnxruntime, tmp_path, cls):
     nodes = onnx.load(path).graph.node
     # The states, the outputs and the cells of each, and no gates.
     assert [len(node.output) for node in nodes if node.op_type == "Scan"] == [4] * 4
-    for inputs in (inputs_of(5, 4), inputs_of(12, 3), inputs_of(1, 1)):
+    for inputs in (inputs_of(5, 4), inputs_of(12, 3), inputs_of(1, 3)):
         with torch.no_grad():
             expected = list(model(*inputs))
             torch.testing.assert_close(list(program.module()(*inputs)), expected)
