@@ -1,7 +1,7 @@
 """Fast recurrent layers as PyTorch operators: nn.LSTM's own cell, and LLTM, its sibling without a forget gate.
 
 :class:`LSTM` and :class:`LSTMCell` replace those of torch.nn with the same parameters and results, and
-:func:`convert_lstm` converts a model. :class:`LLTM` and :class:`LLTMCell` have the interface but a cell of their own.
+:func:`convert` converts a model. :class:`LLTM` and :class:`LLTMCell` have the interface but a cell of their own.
 
 Importing this package loads the operator library, unless its operators are registered already. The library is the one
 that ``LLTM_LIBRARY`` names, else the package's own, else the one that ``python -m lltm.build`` has made for this
@@ -19,9 +19,10 @@ import torch
 from . import _deprecated, _flops, _loader, _on_import, _sharding
 from ._cell import LLTMCell, split_weights
 from ._config import show_config
+from ._conversion import convert, convert_lstm, revert
 from ._decompositions import decompositions
 from ._loader import BuildInfo, LibraryPath
-from ._lstm import LSTM, LSTMCell, convert_lstm
+from ._lstm import LSTM, LSTMCell
 from ._module import LLTM
 from ._onnx import onnx_translation_table
 from ._operators import forward, lstm, lstm_plan, sequence, sequence_plan
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "build_info",
     "cmake_prefix_path",
+    "convert",
     "convert_lstm",
     "decompositions",
     "forward",
@@ -44,6 +46,7 @@ __all__ = [
     "lstm",
     "lstm_plan",
     "onnx_translation_table",
+    "revert",
     "sequence",
     "sequence_plan",
     "show_config",

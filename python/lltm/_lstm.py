@@ -1,7 +1,7 @@
-"""LSTM and LSTMCell, nn.LSTM's own cell on this library's kernels, and the conversion of models."""
+"""LSTM and LSTMCell, nn.LSTM's own cell on this library's kernels."""
 
 import warnings
-from typing import Any, TypeVar, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from . import _checks, _initialization, _leaf, _recurrent
 
-__all__ = ["LSTM", "LSTMCell", "convert_lstm"]
-
-Module = TypeVar("Module", bound=nn.Module)
+__all__ = ["LSTM", "LSTMCell"]
 
 
 # Not derived from nn.LSTM: Dynamo breaks the graph at every instance of nn.RNN, nn.GRU and nn.LSTM
@@ -342,54 +340,6 @@ class LSTMCell(nn.LSTMCell):
         if not batched:
             return h.squeeze(0), c.squeeze(0)
         return h, c
-
-
-def convert_lstm(model: Module) -> Module:
-    """Convert every nn.LSTM and nn.LSTMCell of a model to :class:`LSTM` and :class:`LSTMCell`, in place.
-
-    The modules themselves change their class: parameters, buffers, hooks, attributes and references stay, so an
-    optimizer that was made before goes on. Modules of a subclass, with projections, parametrized, sharded by
-    ``fully_shard``, scripted, or with a replaced ``forward`` are left alone, and named in one warning. Convert before
-    DistributedDataParallel, ``fully_shard``, ``torch.compile`` and ``torch.jit.script``.
-
-    Returns:
-        ``model`` itself, which may be an nn.LSTM.
-
-    Example::
-
-        >>> model = torch.nn.Sequential(torch.nn.LSTM(10, 20))
-        >>> lltm.convert_lstm(model)
-        Sequential(
-          (0): LSTM(10, 20)
-        )
-        >>> type(model[0])
-        <class 'lltm._lstm.LSTM'>
-    """
-    left = []
-    for path, module in model.named_modules():
-        if type(module) is torch_rnn.LSTM and module.proj_size == 0 and "forward" not in module.__dict__:
-            for name in ("_flat_weights", "_flat_weights_names", "_flat_weight_refs", "_all_weights", "mode"):
-                module.__dict__.pop(name, None)
-            module.__class__ = LSTM  # type: ignore[assignment]
-            module._prepare()  # type: ignore[operator]
-        elif type(module) is torch_rnn.LSTMCell and "forward" not in module.__dict__:
-            module.__class__ = LSTMCell
-            module._prepare()  # type: ignore[operator]
-        elif _is_other_lstm(module):
-            left.append(path or "the model itself")
-    if left:
-        warnings.warn(
-            f"convert_lstm: left as they are, because they are no plain nn.LSTM or nn.LSTMCell: {', '.join(left)}",
-            stacklevel=2,
-        )
-    return model
-
-
-def _is_other_lstm(module: nn.Module) -> bool:
-    if isinstance(module, torch.jit.ScriptModule):
-        ours = module._c._type().qualified_name().startswith("__torch__.lltm.")
-        return module.original_name in ("LSTM", "LSTMCell") and not ours
-    return isinstance(module, torch_rnn.LSTM | torch_rnn.LSTMCell) and not isinstance(module, LSTMCell)
 
 
 def _share_parameters(source: nn.Module, target: nn.Module) -> None:

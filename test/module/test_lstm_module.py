@@ -3,6 +3,7 @@
 import abc
 import copy
 import pickle
+import re
 import warnings
 from unittest import mock
 
@@ -248,14 +249,111 @@ def test_what_convert_leaves_alone():
         }
     )
     types = {name: type(module) for name, module in model.items()}
-    with pytest.warns(
-        UserWarning, match="left as they are.*: projections, subclass, parametrized, replaced, scripted$"
-    ):
+    reasons = (
+        "projections (it has projections, proj_size=2), subclass (of a subclass, Subclass), parametrized "
+        "(parametrized), replaced (its forward was replaced), scripted (scripted)"
+    )
+    with pytest.warns(UserWarning, match=f"^convert_lstm: left as they are: {re.escape(reasons)}$") as raised:
         lltm.convert_lstm(model)
+    assert raised[0].filename == __file__
     assert {n: type(m) for n, m in model.items()} == types | {"plain": lltm.LSTM}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         lltm.convert_lstm(nn.Sequential(nn.LSTM(3, 4), nn.GRU(3, 4), nn.Linear(3, 4)))
+
+
+def test_convert_says_what_it_did(capsys):
+    model = nn.ModuleDict({"rnn": nn.LSTM(3, 4, bias=False), "cell": nn.LSTMCell(3, 4)})
+    lltm.convert_lstm(model, verbose=True)
+    said = "convert_lstm: rnn is an lltm.LSTM(3, 4, bias=False)\nconvert_lstm: cell is an lltm.LSTMCell(3, 4)\n"
+    assert capsys.readouterr().out == said
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        lltm.convert_lstm(model, verbose=True)  # again
+    lltm.convert(nn.LSTM(3, 4), verbose=True)
+    assert capsys.readouterr().out == "convert: the model itself is an lltm.LSTM(3, 4)\n"
+
+
+@pytest.mark.parametrize("convert", [lltm.convert_lstm, lltm.convert])
+def test_convert_says_that_there_is_nothing_to_convert(convert):
+    with pytest.warns(UserWarning, match=f"^{convert.__name__}: Sequential has no nn.LSTM or nn.LSTMCell$") as raised:
+        convert(nn.Sequential(nn.GRU(3, 4), lltm.LLTM(3, 4)))
+    assert raised[0].filename == __file__
+
+
+def test_convert_with_a_filter():
+    model = nn.ModuleDict({"encoder": nn.LSTM(3, 4), "decoder": nn.LSTM(3, 4), "linear": nn.Linear(3, 4)})
+    model["again"] = Subclass(3, 4)
+    asked = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what the filter leaves out is not named
+        converted = lltm.convert(model, lambda module, name: asked.append((name, module)) or name == "encoder")
+    assert converted is model and asked == [(name, model[name]) for name in ("encoder", "decoder", "again")]
+    assert type(model["encoder"]) is lltm.LSTM and type(model["decoder"]) is nn.LSTM
+    with pytest.warns(
+        UserWarning, match="^convert: ModuleDict has no nn.LSTM or nn.LSTMCell for which filter_fn is tru"
+    ):
+        lltm.convert(model, lambda module, name: name == "encoder")
+
+
+def test_revert_goes_on_with_the_optimizer(device):
+    theirs = make_model().to(device=device, dtype=torch.float64)
+    ours = lltm.convert(copy.deepcopy(theirs))
+    input = torch.randn(5, 2, 3, device=device, dtype=torch.float64)
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in (theirs, ours)]
+    calls = []
+    ours["encoder"].register_forward_hook(lambda *_: calls.append(1))
+    parameters, random_numbers = list(ours.parameters()), torch.get_rng_state()
+    for is_reverted in (False, True):
+        if is_reverted:
+            assert lltm.revert(ours) is ours
+            assert torch.equal(torch.get_rng_state(), random_numbers)
+            assert all(a is b for a, b in zip(ours.parameters(), parameters, strict=True))
+        losses = []
+        for model, optimizer in zip((theirs, ours), optimizers, strict=True):
+            optimizer.zero_grad()
+            losses.append(run(model, input))
+            losses[-1].backward()
+            optimizer.step()
+        torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-12)
+    assert len(calls) == 2
+    for name, module in theirs.items():
+        assert type(ours[name]) is type(module) and repr(ours[name]) == repr(module)
+        assert vars(ours[name]).keys() == vars(module).keys()
+    encoder = ours["encoder"]
+    assert encoder._all_weights == theirs["encoder"]._all_weights and encoder.mode == "LSTM"
+    weights = list(encoder.parameters())
+    assert all(a is b for a, b in zip(encoder._flat_weights, weights, strict=True))
+    assert all(a() is b for a, b in zip(encoder._flat_weight_refs, weights, strict=True))
+    twin = pickle.loads(pickle.dumps(make_model()))
+    assert type(lltm.revert(lltm.convert(twin))["encoder"].double().float()) is nn.LSTM
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
+def test_what_revert_leaves_alone(monkeypatch):
+    replaced = lltm.LSTMCell(3, 4)
+    replaced.forward = lambda input: input
+    model = nn.ModuleDict(
+        {
+            "subclass": type("Subclass", (lltm.LSTM,), {})(3, 4),
+            "parametrized": parametrizations.weight_norm(lltm.LSTM(3, 4), "weight_hh_l0"),
+            "replaced": replaced,
+            "scripted": torch.jit.script(lltm.LSTMCell(3, 4)),
+            "theirs": nn.LSTM(3, 4, proj_size=2),
+            "lltm": lltm.LLTM(3, 4),
+            "plain": lltm.LSTM(3, 4),
+        }
+    )
+    types, plain = {name: type(module) for name, module in model.items()}, nn.LSTM
+    reasons = (
+        "subclass (of a subclass, Subclass), parametrized (parametrized), replaced (its forward was replaced), "
+        "scripted (scripted)"
+    )
+    monkeypatch.setattr(nn, "LSTM", lltm.LSTM)
+    with pytest.warns(UserWarning, match=f"^revert: left as they are: {re.escape(reasons)}$") as raised:
+        lltm.revert(model)
+    assert raised[0].filename == __file__
+    assert {n: type(m) for n, m in model.items()} == types | {"plain": plain}
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
@@ -268,6 +366,7 @@ def test_convert_keeps_hooks_that_compute_parameters(constrain):
     lltm.convert_lstm(rnn)
     assert_same(rnn(input), expected)
     assert_same(rnn.states(input)[:2], expected)
+    assert_same(lltm.revert(rnn)(input), expected)
 
 
 @each_options
@@ -292,7 +391,7 @@ def test_conversions_while_torch_is_patched(monkeypatch):
     monkeypatch.setattr(nn, "LSTM", lltm.LSTM)
     monkeypatch.setattr(nn, "LSTMCell", lltm.LSTMCell)
     assert type(nn.LSTM(3, 4).to_torch()) is plain and type(nn.LSTMCell(3, 4).to_torch()) is cell
-    with pytest.warns(UserWarning, match="left as they are.*: subclass$"):
+    with pytest.warns(UserWarning, match="left as they are: subclass \\(of a subclass, Subclass\\)$"):
         lltm.convert_lstm(model)
     assert type(model["rnn"]) is lltm.LSTM and type(model["cell"]) is lltm.LSTMCell
 
