@@ -91,7 +91,7 @@ ctest = @$(call with,test) ctest --test-dir $(BUILD) --parallel "$$(nproc)" --ou
 pytest = @$(call with,test) python3 -m pytest -n auto --maxprocesses=8 --dist worksteal -m "not release"
 
 # For daily work: at most 90 s on two cores once everything is built.
-CHECKED := $(patsubst %,operators/test_%,contract errors gradcheck gradients meta values workspace) \
+CHECKED := $(patsubst %,operators/test_%,contract derivatives errors gradients meta values workspace) \
   module/test_module module/test_module_errors
 check: build-tests
 	$(ctest) --label-regex check $(CTEST_ARGS)
