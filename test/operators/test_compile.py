@@ -1,11 +1,14 @@
 """torch.compile, torch.export and AOTInductor: no graph breaks, the operators in the graphs, any sizes."""
 
+from functools import partial
+
 import pytest
 import torch
 from lltm_testing import named_arguments
 from lltm_testing.graphs import calls_of, keep_in
-from lltm_testing.named_arguments import leaves_of
-from lltm_testing.reference import assert_gradients_close, assert_identical, make_arguments, make_gradients
+from lltm_testing.named_arguments import NAMES, backward_of, each_backward, each_forward, leaves_of
+from lltm_testing.reference import assert_identical
+from lltm_testing.sequence_reference import Lstm, Sequence
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
@@ -19,8 +22,9 @@ import lltm
 pytestmark = [pytest.mark.pytorch, pytest.mark.usefixtures("fresh_compiler")]
 
 ops = torch.ops.lltm
-each_forward = pytest.mark.parametrize("operator", ["forward", "sequence"])
 ABSENT = pytest.mark.parametrize("absent", [(), ("bias", "h0", "c0", "lengths", "reset")], ids=["all", "required"])
+CELLS = (Sequence, Lstm)
+each_cell = pytest.mark.parametrize("cls", [lltm.LLTMCell, lltm.LSTMCell])
 SIZES = [(5, 4, 3, 7), (9, 6, 3, 7), (2, 3, 3, 7), (17, 2, 3, 7)]
 
 
@@ -33,7 +37,7 @@ def results_of(operator, keep=True):
     """The differentiable results as a function of all tensors."""
     if operator == "forward":
         return lambda *tensors: ops.forward(*tensors)[:2]
-    return lambda *tensors: ops.sequence(*tensors, keep=keep)[: 3 + keep]
+    return lambda *tensors: getattr(ops, operator)(*tensors, keep=keep)[: 3 + keep]
 
 
 def gradients_of(results, leaves: dict):
@@ -58,13 +62,15 @@ def test_one_node_in_each_graph(device, operator, absent):
     compiled = torch.compile(function, backend=backend, fullgraph=True)
     assert_same(compiled, function, leaves_of(make(operator, device, absent)))
     forward = getattr(ops, operator).default
-    backward = ops.backward.default if operator == "forward" else ops.sequence_backward.default
+    backward = getattr(ops, backward_of(operator)).default
     assert calls_of(forward_graphs, forward) == 1 and calls_of(forward_graphs, backward) == 0
     assert calls_of(backward_graphs, forward) == 0 and calls_of(backward_graphs, backward) == 1
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
-@pytest.mark.parametrize(("operator", "keep"), [("forward", True), ("sequence", False), ("sequence", True)])
+@pytest.mark.parametrize(
+    ("operator", "keep"), [("forward", True), *((cell.operator, keep) for cell in CELLS for keep in (False, True))]
+)
 def test_one_compilation_for_all_sizes(device, operator, training, keep):
     counter = CompileCounterWithBackend("aot_eager")
     function = results_of(operator, keep)
@@ -75,17 +81,19 @@ def test_one_compilation_for_all_sizes(device, operator, training, keep):
     assert counter.frame_count == 1
 
 
-def test_shapes_become_dynamic_by_themselves(device):
+def test_shapes_become_dynamic_by_themselves(device, cell):
     counter = CompileCounterWithBackend("aot_eager")
-    compiled = torch.compile(lambda *t: ops.sequence(*t)[0], backend=counter, fullgraph=True)
+    function = results_of(cell.operator, keep=False)
+    compiled = torch.compile(function, backend=counter, fullgraph=True)
     for sizes in SIZES:
-        compiled(*make("sequence", device, ("lengths", "reset"), sizes).values())
+        compiled(*make(cell.operator, device, ("lengths", "reset"), sizes).values())
     assert counter.frame_count == 2
 
 
-@pytest.mark.parametrize("mask", [(True, True, False, True, False), (False,) * 5], ids=["some", "none"])
-@pytest.mark.parametrize("operator", ["backward", "sequence_backward"])
-def test_backward_is_traced_and_compiled_for_all_sizes(device, operator, mask):
+@pytest.mark.parametrize("wanted", [(True, True, False, True, False, True), (False,) * 6], ids=["some", "none"])
+@each_backward
+def test_backward_is_traced_and_compiled_for_all_sizes(device, operator, wanted):
+    mask = wanted[: len(named_arguments.mask_of(operator, ()))]
     others = named_arguments.after_tensors(operator, mask)
 
     def function(*tensors):
@@ -107,15 +115,15 @@ def test_backward_is_traced_and_compiled_for_all_sizes(device, operator, mask):
 
 @torch._inductor.config.patch(fx_graph_cache=True)
 @torch._functorch.config.patch(enable_autograd_cache=True)
-def test_compiled_graphs_are_cached():
+def test_compiled_graphs_are_cached(cell):
     """Without pointwise operators beside the sequence, nothing is compiled in C++."""
-    arguments = make("sequence", "cpu")
+    arguments, function = make(cell.operator, "cpu"), getattr(ops, cell.operator)
 
     def train():
         torch._dynamo.reset()
         counters.clear()
         found = []
-        for run in (torch.compile(lambda *t: ops.sequence(*t)[0], fullgraph=True), lambda *t: ops.sequence(*t)[0]):
+        for run in (torch.compile(lambda *t: function(*t)[0], fullgraph=True), lambda *t: function(*t)[0]):
             leaves = leaves_of(arguments)
             output = run(*leaves.values())
             output.backward(torch.ones_like(output))
@@ -151,24 +159,26 @@ def is_in_place(node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-def test_a_traced_differentiable_backward_is_functional(device):
+@each_forward
+def test_a_traced_differentiable_backward_is_functional(device, operator):
     """torch.scan and the export of a training step trace gradients with autograd on, where in-place operations fail."""
-    arguments = make_arguments((6, 5, 7), device=device)
-    grads = make_gradients(arguments)
+    leaves = leaves_of(make(operator, device))
 
-    def gradients(*leaves):
-        return torch.autograd.grad(results_of("forward")(*leaves), leaves, grads, create_graph=True)
+    def gradients(*tensors):
+        total = sum(result.sin().sum() for result in results_of(operator)(*tensors))
+        return torch.autograd.grad(total, [t for t in tensors if t.requires_grad], create_graph=True)
 
-    leaves = arguments.require_grad()
-    graph = make_fx(gradients)(*leaves)
+    graph = make_fx(gradients)(*leaves.values())
     in_place = [str(node.target) for node in graph.graph.nodes if node.op == "call_function" and is_in_place(node)]
     assert in_place == []
-    assert_gradients_close(graph(*leaves), *grads, arguments)
+    expected = gradients_of(results_of(operator)(*leaves.values()), leaves)
+    torch.testing.assert_close(graph(*leaves.values()), expected)
 
 
 @pytest.mark.skipif(torch.__version__ < "2.12", reason="PyTorch 2.11 refuses to differentiate every scan")
-def test_training_through_scan(device):
-    cell = lltm.LLTMCell(5, 7, device=device)
+@each_cell
+def test_training_through_scan(device, cls):
+    cell = cls(5, 7, device=device)
     inputs = torch.randn(4, 6, 5, device=device)
 
     def step(state, input):
@@ -185,10 +195,10 @@ def test_training_through_scan(device):
 
 
 @pytest.mark.release
-def test_training_through_inductor(device):
+@each_cell
+def test_training_through_inductor(device, cls):
     """The compiled module learns exactly like the eager one."""
-    eager = lltm.LLTMCell(5, 7, device=device)
-    compiled = lltm.LLTMCell(5, 7, device=device)
+    eager, compiled = cls(5, 7, device=device), cls(5, 7, device=device)
     compiled.load_state_dict(eager.state_dict())
     step = torch.compile(compiled, fullgraph=True, dynamic=True)
     inputs = [torch.randn(batch, 5, device=device) for batch in (6, 11)]
@@ -212,31 +222,39 @@ def test_training_through_inductor(device):
 class Tagger(torch.nn.Module):
     """Both directions of a sequence of padded rows, as a user might export them."""
 
-    def __init__(self):
+    def __init__(self, cell):
         super().__init__()
-        self.weights = torch.nn.Parameter(torch.randn(2, 21, 12) / 3)
+        self.operator = cell.operator
+        shapes = [(21, 12)] if cell.bounds.matrices == 1 else [(28, 5), (28, 7)]
+        self.ahead, self.back = (torch.nn.ParameterList(torch.randn(shape) / 3 for shape in shapes) for _ in range(2))
         self.head = torch.nn.Linear(14, 3)
 
     def forward(self, x, lengths):
-        ahead = torch.ops.lltm.sequence(x, self.weights[0], lengths=lengths)
-        back = torch.ops.lltm.sequence(x, self.weights[1], lengths=lengths, reverse=True)
+        operator = getattr(torch.ops.lltm, self.operator)
+        ahead = operator(x, *self.ahead, lengths=lengths)
+        back = operator(x, *self.back, lengths=lengths, reverse=True)
         return self.head(torch.cat([ahead[0], back[0]], dim=-1)), ahead[1]
 
 
 class Gradients(torch.nn.Module):
-    """Both backward operators with partial masks, as in a training step without autograd."""
+    """The backward operators with partial masks, as in a training step without autograd."""
 
-    def forward(self, x, weights, h, c):
+    def forward(self, x, weights, lstm_weights, h, c):
         output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(x, weights, None, h, c, keep=True)
         of_sequence = torch.ops.lltm.sequence_backward(
             output, None, c_n, None, output, cells, gates, x, weights, None, h, c, None, None, False,
             [False, True, False, True, False],
         )  # fmt: skip
+        output, h_n, c_n, cells, gates = torch.ops.lltm.lstm(x, *lstm_weights, None, h, c, keep=True)
+        of_lstm = torch.ops.lltm.lstm_backward(
+            output, None, c_n, None, output, cells, gates, x, *lstm_weights, None, h, c, None, None, False,
+            [False, True, True, False, True, False],
+        )  # fmt: skip
         new_h, new_cell, gates = torch.ops.lltm.forward(x[0], weights, None, h, c)
         of_cell = torch.ops.lltm.backward(
             new_h, None, new_cell, gates, x[0], weights, None, h, [True, False, True, False, False]
         )
-        return [t for t in (*of_sequence, *of_cell) if t is not None]
+        return [t for t in (*of_sequence, *of_lstm, *of_cell) if t is not None]
 
 
 def export(model, inputs, shapes, strict=False):
@@ -251,31 +269,29 @@ def inputs_of_tagger(steps, batch, device):
     return torch.randn(steps, batch, 5, device=device), torch.randint(steps + 1, (batch,), device=device)
 
 
+SHAPES_OF_CELL = {"input": {0: Dim("batch")}, "state": ({0: Dim("batch")}, {0: Dim("batch")})}
+SHAPES_OF_TAGGER = {"x": {0: Dim("steps", min=2), 1: Dim("batch", min=2)}, "lengths": {0: Dim("batch", min=2)}}
+STEPS_AND_ROWS = [(5, 4), (9, 6), (2, 3)]
+# A model, its inputs, the operator, the number of its calls, dynamic shapes, and sizes.
+CELL = lambda: lltm.LLTMCell(5, 7), inputs_of_cell, "forward", 1, SHAPES_OF_CELL, [(6,), (11,), (1,)]
+EXPORTED = {"cell": CELL} | {
+    f"{cell.operator}_tagger": (
+        partial(Tagger, cell),
+        inputs_of_tagger,
+        cell.operator,
+        2,
+        SHAPES_OF_TAGGER,
+        STEPS_AND_ROWS,
+    )
+    for cell in CELLS
+}
+
+
 @pytest.mark.parametrize("strict", [False, True], ids=["non_strict", "strict"])
-@pytest.mark.parametrize(
-    ("make_model", "inputs_of", "operator", "calls", "shapes", "sizes"),
-    [
-        (
-            lambda: lltm.LLTMCell(5, 7),
-            inputs_of_cell,
-            ops.forward.default,
-            1,
-            {"input": {0: Dim("batch")}, "state": ({0: Dim("batch")}, {0: Dim("batch")})},
-            [(6,), (11,), (1,)],
-        ),
-        (
-            Tagger,
-            inputs_of_tagger,
-            ops.sequence.default,
-            2,
-            {"x": {0: Dim("steps", min=2), 1: Dim("batch", min=2)}, "lengths": {0: Dim("batch", min=2)}},
-            [(5, 4), (9, 6), (2, 3)],
-        ),
-    ],
-    ids=["cell", "tagger"],
-)
-def test_export(device, tmp_path, strict, make_model, inputs_of, operator, calls, shapes, sizes):
-    model = make_model().to(device).eval()
+@pytest.mark.parametrize("exported", EXPORTED.values(), ids=EXPORTED)
+def test_export(device, tmp_path, strict, exported):
+    make_model, inputs_of, operator, calls, shapes, sizes = exported
+    model, operator = make_model().to(device).eval(), getattr(ops, operator).default
     program = export(model, inputs_of(*sizes[0], device), shapes, strict)
     assert calls_of([program.graph_module], operator) == calls
     assert calls_of([program.run_decompositions().graph_module], operator) == calls
@@ -289,18 +305,26 @@ def test_export(device, tmp_path, strict, make_model, inputs_of, operator, calls
 class Selected(torch.nn.Module):
     """As many rows as are chosen, which is unknown when the model is exported."""
 
+    def __init__(self, operator):
+        super().__init__()
+        self.operator = operator
+
     def forward(self, x, weights, h, c, rows, states):
-        return torch.ops.lltm.forward(x[rows], weights, None, h[states], c[states])[0]
+        call = getattr(torch.ops.lltm, self.operator)
+        return call(x[..., rows, :], *weights, None, h[states], c[states])[0]
 
 
-def test_export_with_sizes_that_depend_on_data(device):
+@each_forward
+def test_export_with_sizes_that_depend_on_data(device, operator):
     """That the numbers of rows agree is checked when the program runs."""
-    x, weights, _, h, c = make_arguments((6, 5, 7), device=device)
+    arguments = named_arguments.make(operator, device)
+    x, *weights, _, h, c = (arguments[name] for name in NAMES[operator] if name not in ("lengths", "reset"))
     masks = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 1]], dtype=torch.bool, device=device)
-    program = torch.export.export(Selected(), (x, weights, h, c, masks[0], masks[1])).module()
+    model = Selected(operator)
+    program = torch.export.export(model, (x, weights, h, c, masks[0], masks[1])).module()
     for mask in masks:
         given = x, weights, h, c, mask, mask.flip(0)
-        assert torch.equal(program(*given), Selected()(*given))
+        assert torch.equal(program(*given), model(*given))
     with pytest.raises(RuntimeError):
         program(x, weights, h, c, masks[0], masks[2])
 
@@ -317,33 +341,36 @@ def test_compiled_autograd(device, operator, absent):
     expected = torch.autograd.grad(losses[0], wanted)
     with torch._dynamo.config.patch(compiled_autograd=True):
         torch.compile(lambda: losses[1].backward(), backend=backend)()
-    backward = ops.backward.default if operator == "forward" else ops.sequence_backward.default
+    backward = getattr(ops, backward_of(operator)).default
     assert calls_of(graphs, backward) == 1
     torch.testing.assert_close([leaf.grad for leaf in wanted], list(expected))
 
 
 @pytest.mark.usefixtures("aot_inductor")
 def test_aot_inductor_package(device, tmp_path):
-    """A single package with all four operators, because building one takes half a minute."""
+    """A single package with all operators, because building one takes half a minute."""
     steps, batch = Dim("steps", min=2), Dim("batch", min=2)
 
-    class Both(torch.nn.Module):
+    class All(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.tagger, self.gradients = Tagger(), Gradients()
+            self.taggers, self.gradients = torch.nn.ModuleList(map(Tagger, CELLS)), Gradients()
 
         def forward(self, x, lengths, h, c):
-            return *self.tagger(x, lengths), *self.gradients(x, self.tagger.weights[0], h, c)
+            of_lltm, of_lstm = self.taggers
+            found = self.gradients(x, of_lltm.ahead[0], list(of_lstm.ahead), h, c)
+            return *of_lltm(x, lengths), *of_lstm(x, lengths), *found
 
     def inputs(steps, batch):
         tensors = torch.randn(steps, batch, 5), torch.randint(steps + 1, (batch,)), *torch.randn(2, batch, 7)
         return tuple(t.to(device) for t in tensors)
 
-    model = Both().to(device).eval()
+    model = All().to(device).eval()
     shapes = {"x": {0: steps, 1: batch}, "lengths": {0: batch}, "h": {0: batch}, "c": {0: batch}}
     with torch.no_grad():
         program = export(model, inputs(5, 4), shapes)
-        path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "both.pt2"))
+        assert {n.target for n in program.graph.nodes} >= {getattr(ops, name).default for name in NAMES}
+        path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "all.pt2"))
         package = torch._inductor.aoti_load_package(path)
         for sizes in ((5, 4), (9, 6), (2, 3)):
             given = inputs(*sizes)
