@@ -43,16 +43,43 @@ class Sequence(Cell):
         return output, h, c
 
 
-def formula(cell, input: Tensor, h: Tensor, c: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+class Lstm(torch.nn.Module):
+    """The operator of an LSTM with all arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = lltm.LSTMCell(INPUT_FEATURES, STATE_SIZE, dtype=torch.float64)
+
+    def forward(
+        self, input: Tensor, h: Tensor, c: Tensor, lengths: Tensor, reset: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        bias = self.cell.bias_ih + self.cell.bias_hh
+        output, h, c, _, _ = torch.ops.lltm.lstm(
+            input, self.cell.weight_ih, self.cell.weight_hh, bias, h, c, lengths, reset, False, True
+        )
+        return output, h, c
+
+
+def lltm_step(cell, input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Computes the same as the operators, without lltm."""
+    z_i, z_o, z_g = torch.nn.functional.linear(torch.cat([h, input], 1), cell.weights, cell.bias).chunk(3, 1)
+    c = c + torch.nn.functional.elu(z_g) * z_i.sigmoid()
+    return c.tanh() * z_o.sigmoid(), c
+
+
+def lstm_step(cell, input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    parameters = cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
+    return torch.lstm_cell(input, (h, c), *parameters)
+
+
+def formula(
+    step, cell, input: Tensor, h: Tensor, c: Tensor, lengths: Tensor, reset: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     outputs = []
-    for step in range(STEPS):
-        counts = (step < lengths)[:, None]
-        seen_h, seen_c = (state.masked_fill(reset[step, :, None], 0) for state in (h, c))
-        z = torch.nn.functional.linear(torch.cat([seen_h, input[step]], 1), cell.weights, cell.bias)
-        z_i, z_o, z_g = z.chunk(3, 1)
-        new_c = seen_c + torch.nn.functional.elu(z_g) * z_i.sigmoid()
-        new_h = new_c.tanh() * z_o.sigmoid()
+    for t in range(STEPS):
+        counts = (t < lengths)[:, None]
+        seen_h, seen_c = (state.masked_fill(reset[t, :, None], 0) for state in (h, c))
+        new_h, new_c = step(cell, input[t], seen_h, seen_c)
         outputs.append(new_h.where(counts, 0))
         h, c = new_h.where(counts, h), new_c.where(counts, c)
     return torch.stack(outputs), h, c
@@ -78,13 +105,13 @@ def main() -> None:
 
     model = Cell()
     all_steps, never = torch.full((BATCH,), STEPS), torch.zeros(STEPS, BATCH, dtype=torch.bool)
-    write("cell", model, (input, h, c), formula(model.cell, input, h, c, all_steps, never)[1:])
+    write("cell", model, (input, h, c), formula(lltm_step, model.cell, input, h, c, all_steps, never)[1:])
 
-    model = Sequence()
     lengths, reset = torch.tensor([STEPS, 0, 2]), never.clone()
     reset[2, 0] = reset[1, 2] = True
-    results = formula(model.cell, input, h, c, lengths, reset)
-    write("sequence", model, (input, h, c, lengths, reset), results)
+    given = input, h, c, lengths, reset
+    for name, model, step in (("sequence", Sequence(), lltm_step), ("lstm", Lstm(), lstm_step)):
+        write(name, model, given, formula(step, model.cell, *given))
 
 
 if __name__ == "__main__":

@@ -68,6 +68,9 @@ def test_every_schema_is_the_one_that_was_promised():
     assert current.keys() == {f"lltm::{name}" for name in SCHEMAS}, "a new operator: promise its schema above"
 
 
+each_model = pytest.mark.parametrize("model", ["cell", "sequence", "lstm"])
+
+
 def numbers(model: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """The arguments and results of a saved model. The results are from the formula in float64."""
     stored = json.loads((DATA / f"{model}.json").read_text())
@@ -87,7 +90,7 @@ def load_exported(model: str, device: torch.device):
     return move_to_device_pass(torch.export.load(DATA / f"{model}-exported.pt2"), str(device)).module()
 
 
-@pytest.mark.parametrize("model", ["cell", "sequence"])
+@each_model
 @pytest.mark.parametrize("load", [load_scripted, load_exported])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_a_saved_model_gives_the_same_numbers(device, model, load, dtype):
@@ -99,7 +102,7 @@ def test_a_saved_model_gives_the_same_numbers(device, model, load, dtype):
         torch.testing.assert_close(result.cpu(), value.to(dtype))
 
 
-@pytest.mark.parametrize("model", ["cell", "sequence"])
+@each_model
 def test_a_saved_model_trains(device, model):
     program = load_scripted(model, device)
     results = program(*(argument.to(device) for argument in numbers(model)[0]))
