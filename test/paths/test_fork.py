@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lltm_testing import isolated
+from lltm_testing import isolated, sequence_reference
 from lltm_testing.reference import call, call_backward, make_arguments, make_gradients
 from torch.utils.data import DataLoader, Dataset
 
@@ -46,14 +46,15 @@ def in_a_child(function) -> str:
 def test_calls_in_a_child(two_threads):
     arguments = make_arguments(SIZES)
     grads = make_gradients(arguments)
-    steps = arguments.input.expand(3, *arguments.input.shape)
+    sequences = [sequence_reference.make((3, *SIZES), cell=cell) for cell in sequence_reference.CELLS.values()]
+    grads_of_sequences = [sequence_reference.make_gradients(given) for given in sequences]
 
     def run():
-        return (
-            *call(arguments),
-            *torch.ops.lltm.sequence(steps, arguments.weights),
-            *call_backward(*grads, arguments),  # not through autograd, which raises after a fork if it has threads
-        )
+        # Not through autograd, which raises after a fork if it has threads.
+        results = [*call(arguments), *call_backward(*grads, arguments)]
+        for given, incoming in zip(sequences, grads_of_sequences, strict=True):
+            results += [*sequence_reference.call(given), *sequence_reference.call_backward(incoming, given)]
+        return results
 
     expected = run()
 
@@ -65,27 +66,28 @@ def test_calls_in_a_child(two_threads):
     check()
 
 
-def test_a_child_forked_after_the_import():
+@pytest.mark.parametrize(("module", "weights"), [("LLTM", "weights_l0"), ("LSTM", "weight_hh_l0")])
+def test_a_child_forked_after_the_import(module, weights):
     """Without a call in the parent, the child may use several threads, and train."""
     program = """
-import os, lltm, torch
+import os, sys, lltm, torch
 child = os.fork()
 if child == 0:
     torch.set_num_threads(2)
-    rnn = lltm.LLTM(64, 128)
+    rnn = getattr(lltm, sys.argv[1])(64, 128)
     rnn(torch.randn(3, 256, 64))[0].sum().backward()
-    os._exit(0 if rnn.weights_l0.grad.abs().sum() > 0 else 1)
+    os._exit(0 if getattr(rnn, sys.argv[2]).grad.abs().sum() > 0 else 1)
 print(os.waitpid(child, 0)[1])
 """
     package = Path(lltm.__file__).parents[1]
-    assert isolated.run(program, package=package, library=lltm.library_path) == "0"
+    assert isolated.run(program, module, weights, package=package, library=lltm.library_path) == "0"
 
 
 class States(Dataset):
     """Runs a cell on each example, in the worker."""
 
-    def __init__(self):
-        self.cell = lltm.LLTMCell(8, 16)
+    def __init__(self, cell):
+        self.cell = cell
         self.inputs = torch.randn(12, 8)
 
     def __len__(self):
@@ -96,8 +98,9 @@ class States(Dataset):
             return self.cell(self.inputs[index : index + 1])[0]
 
 
-def test_workers_of_a_data_loader(two_threads):
-    states = States()
+@pytest.mark.parametrize("cls", [lltm.LLTMCell, lltm.LSTMCell])
+def test_workers_of_a_data_loader(two_threads, cls):
+    states = States(cls(8, 16))
     with torch.no_grad():
         expected, _ = states.cell(states.inputs)
     call(make_arguments(SIZES))

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import itertools
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -71,41 +72,41 @@ def prepare_autograd(dtype):
     return lambda: torch.autograd.grad(reference.call(arguments)[:2], arguments, grads)
 
 
-def make_sequence(dtype):
+def make_sequence(cell, dtype):
     batch, input_features, state_size = SIZES
-    return sequence_reference.make((3, batch // 2, input_features, state_size), dtype, "cuda", lengths=True, reset=True)
+    sizes = 3, batch // 2, input_features, state_size
+    return sequence_reference.make(sizes, dtype, "cuda", lengths=True, reset=True, cell=cell)
 
 
-def prepare_sequence(dtype):
-    arguments = make_sequence(dtype)
+def prepare_sequence(cell, dtype):
+    arguments = make_sequence(cell, dtype)
     return lambda: sequence_reference.call(arguments, keep=True)
 
 
-def prepare_sequence_backward(dtype):
-    arguments = make_sequence(dtype)
+def prepare_sequence_backward(cell, dtype):
+    arguments = make_sequence(cell, dtype)
     grads = sequence_reference.make_gradients(arguments)
     output, _, _, cells, gates = sequence_reference.call(arguments, keep=True)
-    return lambda: torch.ops.lltm.sequence_backward(*grads, output, cells, gates, *arguments, [True] * 5)
+    backward = getattr(torch.ops.lltm, f"{cell.operator}_backward")
+    return lambda: backward(*grads, output, cells, gates, *arguments, [True] * len(cell.names))
 
 
-def prepare_sequence_autograd(dtype):
-    arguments = make_sequence(dtype).require_grad()
+def prepare_sequence_autograd(cell, dtype):
+    arguments = make_sequence(cell, dtype).require_grad()
     grads = sequence_reference.make_gradients(arguments)[:3]
     return lambda: torch.autograd.grad(sequence_reference.call(arguments)[:3], arguments.leaves(), grads)
 
 
-calls = pytest.mark.parametrize(
-    "prepare",
-    [
-        prepare_forward,
-        prepare_backward,
-        prepare_autograd,
-        prepare_sequence,
-        prepare_sequence_backward,
-        prepare_sequence_autograd,
-    ],
-    ids=lambda prepare: prepare.__name__.removeprefix("prepare_"),
-)
+PREPARED = {"forward": prepare_forward, "backward": prepare_backward, "autograd": prepare_autograd} | {
+    cell.operator + suffix: partial(prepare, cell)
+    for cell in sequence_reference.CELLS.values()
+    for suffix, prepare in {
+        "": prepare_sequence,
+        "_backward": prepare_sequence_backward,
+        "_autograd": prepare_sequence_autograd,
+    }.items()
+}
+calls = pytest.mark.parametrize("prepare", PREPARED.values(), ids=PREPARED)
 dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 
 

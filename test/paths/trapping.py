@@ -6,6 +6,7 @@ environment selects the path, as for cpu_path.py. Prints the sizes as it goes, s
 
 import ctypes
 from contextlib import contextmanager
+from functools import partial
 
 import lltm_testing.settings  # noqa: F401  finds lltm
 import torch
@@ -41,9 +42,10 @@ def dirty_the_memory() -> None:
     call_backward(*make_gradients(arguments), arguments)
 
 
-def dirty_the_memory_of_sequences() -> None:
-    arguments = sequence.make((3, 18, 6, 64), torch.float32)
-    arguments = arguments._replace(weights=infinite(arguments.weights))
+def dirty_the_memory_of_sequences(cell) -> None:
+    arguments = sequence.make((3, 18, 6, 64), torch.float32, cell=cell)
+    weights = {name: infinite(getattr(arguments, name)) for name in cell.names if name.startswith("weight")}
+    arguments = arguments._replace(**weights)
     sequence.call_backward(sequence.make_gradients(arguments), arguments)
 
 
@@ -59,16 +61,20 @@ def run_cell(sizes: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
     return [new_h, *results]
 
 
-def run_sequence(sizes: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
-    arguments = sequence.make(sizes, dtype, lengths=True, reset=True)
+def run_sequence(cell, sizes: tuple[int, ...], dtype: torch.dtype) -> list[torch.Tensor]:
+    arguments = sequence.make((3, *sizes), dtype, lengths=True, reset=True, cell=cell)
     gradients = sequence.make_gradients(arguments)
-    dirty_the_memory_of_sequences()
+    dirty_the_memory_of_sequences(cell)
     with trapping():
         output, h_n, c_n, cells, gates = sequence.call(arguments, keep=True)
-    dirty_the_memory_of_sequences()
+    backward = getattr(torch.ops.lltm, f"{cell.operator}_backward")
+    dirty_the_memory_of_sequences(cell)
     with trapping():
-        results = torch.ops.lltm.sequence_backward(*gradients, output, cells, gates, *arguments, [True] * 5)
+        results = backward(*gradients, output, cells, gates, *arguments, [True] * len(cell.names))
     return [output, h_n, c_n, *results]
+
+
+RUNS = {"forward": run_cell} | {cell.operator: partial(run_sequence, cell) for cell in sequence.CELLS.values()}
 
 
 def main() -> None:
@@ -77,9 +83,9 @@ def main() -> None:
         for batch in (1, 3, 13, 18):
             for state_size in range(1, 34):
                 sizes = (batch, 1 + state_size % 5, state_size)
-                for run, its_sizes in ((run_cell, sizes), (run_sequence, (3, *sizes))):
-                    print(dtype, its_sizes, flush=True)
-                    assert all(result.isfinite().all() for result in run(its_sizes, dtype))
+                for operator, run in RUNS.items():
+                    print(operator, dtype, sizes, flush=True)
+                    assert all(result.isfinite().all() for result in run(sizes, dtype))
 
 
 if __name__ == "__main__":
