@@ -50,25 +50,41 @@ def parse_arguments() -> argparse.Namespace:
 
 @torch.jit.script
 def call_each(
-    cell: list[Tensor], grads: list[Tensor], sequence: list[Tensor], sequence_grads: list[Tensor]
+    cell: list[Tensor],
+    grads: list[Tensor],
+    sequence: list[Tensor],
+    sequence_grads: list[Tensor],
+    lstm: list[Tensor],
+    lstm_grads: list[Tensor],
 ) -> list[Tensor]:
-    """Calls each of the four operators once."""
+    """Calls each operator once."""
     everything = [True, True, True, True, True]
     input, weights, bias, old_h, old_cell = cell
     grad_h, grad_cell = grads
     new_h, new_cell, gates = torch.ops.lltm.forward(input, weights, bias, old_h, old_cell)
+    results = [new_h, new_cell, gates]
     gradients = torch.ops.lltm.backward(grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h, everything)
+
     inputs, weights, bias, h0, c0, lengths, reset = sequence
     grad_output, grad_h_n, grad_c_n, grad_cells = sequence_grads
-    output, h_n, c_n, cells, all_gates = torch.ops.lltm.sequence(
-        inputs, weights, bias, h0, c0, lengths, reset, False, True
-    )
+    output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(inputs, weights, bias, h0, c0, lengths, reset, False, True)
+    results += [output, h_n, c_n, cells, gates]
     of_sequence = torch.ops.lltm.sequence_backward(
-        grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, all_gates,
+        grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, gates,
         inputs, weights, bias, h0, c0, lengths, reset, False, everything,
     )  # fmt: skip
-    results = [new_h, new_cell, gates, output, h_n, c_n, cells, all_gates]
-    for gradient in gradients + of_sequence:
+
+    inputs, weight_ih, weight_hh, bias, h0, c0, lengths, reset = lstm
+    grad_output, grad_h_n, grad_c_n, grad_cells = lstm_grads
+    output, h_n, c_n, cells, gates = torch.ops.lltm.lstm(
+        inputs, weight_ih, weight_hh, bias, h0, c0, lengths, reset, False, True
+    )
+    results += [output, h_n, c_n, cells, gates]
+    of_lstm = torch.ops.lltm.lstm_backward(
+        grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, gates,
+        inputs, weight_ih, weight_hh, bias, h0, c0, lengths, reset, False, [True] + everything,
+    )  # fmt: skip
+    for gradient in gradients + of_sequence + of_lstm:
         assert gradient is not None
         results.append(gradient)
     return results
@@ -88,17 +104,18 @@ class Case(NamedTuple):
     grads: list[Tensor]
     sequence: list[Tensor]
     sequence_grads: list[Tensor]
+    lstm: list[Tensor]
+    lstm_grads: list[Tensor]
 
     @staticmethod
     def of(sizes, dtype: torch.dtype, device: torch.device) -> "Case":
         cell = make_arguments(sizes, dtype, device)
-        sequence = sequence_reference.make((3, *sizes), dtype, device, lengths=True, reset=True)
-        return Case(
-            list(cell),
-            list(make_gradients(cell)),
-            [argument for argument in sequence if isinstance(argument, Tensor)],
-            list(sequence_reference.make_gradients(sequence)),
-        )
+        arguments = [list(cell), list(make_gradients(cell))]
+        for cell in sequence_reference.CELLS.values():
+            sequence = sequence_reference.make((3, *sizes), dtype, device, lengths=True, reset=True, cell=cell)
+            arguments.append([argument for argument in sequence if isinstance(argument, Tensor)])
+            arguments.append(list(sequence_reference.make_gradients(sequence)))
+        return Case(*arguments)
 
 
 class Buffer(NamedTuple):
@@ -124,7 +141,8 @@ class Buffer(NamedTuple):
 def count_other_bits(wrong: Tensor, first: Tensor, buffer: Buffer, case: Case, rounds: int) -> None:
     """Calls each operator `rounds` times, and adds to `wrong` how often the bits differed from `first`."""
     for _ in range(rounds):
-        torch._foreach_copy_(buffer.places, call_each(case.cell, case.grads, case.sequence, case.sequence_grads))
+        results = call_each(case.cell, case.grads, case.sequence, case.sequence_grads, case.lstm, case.lstm_grads)
+        torch._foreach_copy_(buffer.places, results)
         wrong += (buffer.integers != first).any()
 
 
