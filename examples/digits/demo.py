@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 import lltm
 
-ACCURACY_WANTED = 0.96
+ACCURACY_WANTED = 0.98
 
 
 def arguments() -> argparse.Namespace:

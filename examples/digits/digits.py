@@ -38,7 +38,7 @@ class Epoch(NamedTuple):
 
 
 class DigitReader(nn.Module):
-    """Classifies images by reading their rows with a layer of LLTM cells.
+    """Classifies images by reading their rows with an LSTM.
 
     Takes images (N, rows, 8) with pixels from 0 to 16 and returns logits (N, 10). The model scales the pixels itself,
     so programs that load the saved file do not have to.
@@ -46,7 +46,7 @@ class DigitReader(nn.Module):
 
     def __init__(self, state_size: int = 128) -> None:
         super().__init__()
-        self.rnn = lltm.LLTM(ROW_PIXELS, state_size, batch_first=True)
+        self.rnn = lltm.LSTM(ROW_PIXELS, state_size, batch_first=True)
         self.readout = nn.Linear(state_size, CLASSES)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -100,7 +100,6 @@ def train(
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(model(training.images[batch]), training.labels[batch])
             loss.backward()
-            # The cell has no forget gate: its state can grow from step to step, and so can the gradients.
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             schedule.step()

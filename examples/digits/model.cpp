@@ -62,20 +62,21 @@ class TypedModel : public Model {
   TypedModel(const std::string& path, const c10::Device& device) {
     const c10::IValue weights = read(path);
     const auto parameter = [&](const char* name) { return tensor(weights, name).to(device); };
-    weights_ = parameter("rnn.weights_l0");
-    bias_ = parameter("rnn.bias_l0");
+    weight_ih_ = parameter("rnn.weight_ih_l0");
+    weight_hh_ = parameter("rnn.weight_hh_l0");
+    bias_ = parameter("rnn.bias_ih_l0") + parameter("rnn.bias_hh_l0");
     readout_weight_ = parameter("readout.weight");
     readout_bias_ = parameter("readout.bias");
   }
 
   at::Tensor logits(const at::Tensor& images) override {
     const at::Tensor rows = (images / 8 - 1).transpose(0, 1);  // steps, batch, pixels
-    const auto [output, h_n, c_n, cells, gates] = lltm::sequence(rows, weights_, bias_);
+    const auto [output, h_n, c_n, cells, gates] = lltm::lstm(rows, weight_ih_, weight_hh_, bias_);
     return at::linear(h_n, readout_weight_, readout_bias_).cpu();
   }
 
  private:
-  at::Tensor weights_, bias_, readout_weight_, readout_bias_;
+  at::Tensor weight_ih_, weight_hh_, bias_, readout_weight_, readout_bias_;
 };
 
 }  // namespace

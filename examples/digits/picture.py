@@ -93,7 +93,7 @@ def draw_confusion(axis: Axes, predicted: Tensor, labels: Tensor) -> None:
 
 def draw(path: Path, history: Sequence[Epoch], held_out: Examples, predicted: Tensor, caption: str) -> None:
     """Writes the picture as a PNG. predicted holds the predicted digit (N) of each held-out image."""
-    with pictures.figure(path, "An LLTM reads handwritten digits", caption, height=7.6) as figure:
+    with pictures.figure(path, "An LSTM reads handwritten digits", caption, height=7.6) as figure:
         top = figure.add_gridspec(1, DIGITS_SHOWN, left=0.06, right=0.97, top=0.845, bottom=0.72, wspace=0.25)
         bottom = figure.add_gridspec(1, 2, left=0.06, right=0.97, top=0.575, bottom=0.085, width_ratios=(3, 2))
         draw_digits([figure.add_subplot(cell) for cell in top], held_out, predicted)
