@@ -56,7 +56,7 @@ help:
 	@echo '  make check          the CPU tests of values, gradients, errors and modules (a minute or so): for daily work'
 	@echo '  make test           every test but those of a release (some minutes; one side: make test-cpp, make test-python)'
 	@echo '  make lint           formatting, ruff, mypy, shellcheck, and the links and commands of the pages;  make format'
-	@echo '  make docs           the documentation: $(BUILD)/docs/index.html (CHECK_LINKS=1: also links to other sites)'
+	@echo '  make docs           the documentation: $(BUILD)/docs/index.html (a minute; CHECK_LINKS=1: also links to other sites)'
 	@echo '  make coverage       the lines of the CPU code and of the package that the tests reach (an hour)'
 	@echo 'Look for rare faults'
 	@echo '  make fuzz           random calls against the formula in float64 (SECONDS=600, ARGS="--device cuda")'
@@ -158,9 +158,13 @@ rl: build
 quality: build
 	@$(call with,demo) python3 benchmark/quality/run.py --output $(BUILD)/quality/results.json $(ARGS)
 
-docs: build
-	@$(call with,docs) python3 -m sphinx --fail-on-warning --keep-going --fresh-env docs $(BUILD)/docs
-	$(if $(CHECK_LINKS),@$(call with,docs) python3 -m sphinx -b linkcheck docs $(BUILD)/docs/links)
+# With the library that is built here or installed; only if there is none, it is built.
+docs: find_library = $$(ls $(LLTM_LIBRARY) 2>/dev/null || \
+  env -u PYTHONPATH -u LLTM_LIBRARY python3 -c 'import lltm; print(lltm.library_path)' 2>/dev/null)
+docs:
+	@test "$(find_library)" || $(MAKE) build
+	@LLTM_LIBRARY="$(find_library)" $(call with,docs) python3 -m sphinx --fail-on-warning --keep-going --fresh-env docs $(BUILD)/docs
+	$(if $(CHECK_LINKS),@LLTM_LIBRARY="$(find_library)" $(call with,docs) python3 -m sphinx -b linkcheck docs $(BUILD)/docs/links)
 
 bench:
 	$(call build,bench,$(for_use) -DLLTM_BENCHMARK=ON)

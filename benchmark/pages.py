@@ -4,6 +4,9 @@
 <!-- speedups: h100/sequence.jsonl -->   one table: speedup by shape and dtype
 <!-- speedups of lltm.LSTM: h100/sequence.jsonl -->   the same of lltm.LSTM over nn.LSTM
 <!-- headline: h100/sequence-sweep.jsonl -->   a sentence on random shapes; headline of lltm.LSTM: the same of it
+<!-- gru: xeon/sequence.jsonl -->    a sentence: nn.GRU and a single step on a CPU
+<!-- programs: xeon/programs.json --> the models of benchmark/programs; headline of programs: a sentence
+<!-- resets: xeon/resets.json -->     the rollouts of examples/rl/reset_speed.py
 <!-- method -->                          how each kind of table was measured
 <!-- quality: quality.json -->           the scores of benchmark/quality
 <!-- serving: xeon/serving.json -->      the latencies of benchmark/serving
@@ -21,10 +24,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmark" / "results"
+PAGES_OF_DOCS = ("index", "lstm", "performance", "reinforcement-learning", "serving", "the-cell")
 PAGES = [
     ROOT / "README.md",
     ROOT / "benchmark" / "RESULTS.md",
-    *(ROOT / "docs" / f"{name}.md" for name in ("performance", "serving", "the-cell")),
+    *(ROOT / "docs" / f"{name}.md" for name in PAGES_OF_DOCS),
 ]
 
 SPEED = {2: ROOT / "docs" / "_static" / "speed.svg", 1: ROOT / "docs" / "_static" / "speed-narrow.svg"}
@@ -35,7 +39,18 @@ SPEED_OF = "h100/sequence.jsonl"
 OF = {"": "speedup", " of lltm.LSTM": "LSTM speedup"}
 """The column of the tables that a kind with such an ending shows."""
 SPEEDUPS, HEADLINES = ({f"{kind}{of}": column for of, column in OF.items()} for kind in ("speedups", "headline"))
-KINDS = ("method", "tables", *SPEEDUPS, *HEADLINES, "quality", "serving")
+KINDS = (
+    "method",
+    "tables",
+    *SPEEDUPS,
+    *HEADLINES,
+    "gru",
+    "programs",
+    "headline of programs",
+    "resets",
+    "quality",
+    "serving",
+)
 BLOCK = re.compile(rf"(<!-- ({'|'.join(map(re.escape, KINDS))})(?:: (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -50,6 +65,13 @@ def content(kind: str, files: str | None) -> str:
         from serving import latency
 
         return latency.table(json.loads(paths[0].read_text()))
+    if kind in ("programs", "headline of programs"):
+        from programs import table
+
+        results = json.loads(paths[0].read_text())
+        return table.table(results) if kind == "programs" else table.headline(results)
+    if kind == "resets":
+        return resets(*(json.loads(path.read_text()) for path in paths))
     import report  # only here: what writes the other kinds has no pandas
 
     if kind == "method":
@@ -57,10 +79,32 @@ def content(kind: str, files: str | None) -> str:
     found = report.read(paths)
     if kind in SPEEDUPS:
         return report.speedups(found.rows, SPEEDUPS[kind])
+    if kind == "gru":
+        return report.beside_gru(found)
     if kind in HEADLINES:
         return report.headline(found, HEADLINES[kind])
     below_the_headings_of_the_page = re.sub("^#", "##", report.tables(found, with_method=False), flags=re.MULTILINE)
     return f"{report.facts(found.machines)}\n\n{below_the_headings_of_the_page}"
+
+
+def resets(*runs: dict) -> str:
+    """Times as fast as nn.LSTM without resets."""
+    machine, rows = runs[0]["machine"], [row for run in runs for row in run["rows"]]
+    names = [name for name in dict.fromkeys(row["name"] for row in rows) if name != runs[0]["baseline"]]
+    lines = []
+    for shape in dict.fromkeys(tuple(row["shape"]) for row in rows):
+        of = {row["name"]: row["us"] for row in rows if tuple(row["shape"]) == shape}
+        base = of[runs[0]["baseline"]]
+        speedups = [" / ".join(f"{b / us:.2g}" for b, us in zip(base, of[name], strict=True)) for name in names]
+        lines.append([", ".join(map(str, shape)), *speedups])
+    columns = ["T, N, I, H", *names]
+    return "\n".join(
+        [
+            f"On {machine.get('GPU', machine['CPU'])}, {runs[0]['dtype']}, PyTorch {machine['PyTorch']}:",
+            "",
+            *("| " + " | ".join(line) + " |" for line in (columns, ["---"] * len(columns), *lines)),
+        ]
+    )
 
 
 def written(text: str) -> str:

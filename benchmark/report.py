@@ -271,6 +271,20 @@ def headline(found: Measurements, column: str) -> str:
     )
 
 
+def beside_gru(found: Measurements) -> str:
+    """On a CPU: what training with nn.GRU takes beside lltm.LSTM, and one step of both LSTMs."""
+    rows = found.rows[(found.rows["section"] == "sequence") & (found.rows["threads"] == 1)]
+    wide = times(rows[rows["dtype"] == "float32"])
+    training = wide.xs("training", level="work")
+    steps = wide[wide.index.get_level_values("shape").str.startswith("1,1,")]
+    gru = (training["GRU"] / training[LSTM_MODULE]).dropna()
+    step = steps["LSTM speedup"].xs("forward", level="work").iloc[0]
+    return (
+        f"In float32, training with `nn.GRU` takes {gru.min():.1f} to {gru.max():.0f} times as long as with `lltm.LSTM`"
+        f" at these shapes. A single step, as in\nstreaming, is {step:.1f} times as fast as with `nn.LSTM`."
+    )
+
+
 def draw(rows: DataFrame, folder: Path) -> None:
     """A picture of each section that has times of peers."""
     folder.mkdir(parents=True, exist_ok=True)

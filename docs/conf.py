@@ -10,7 +10,7 @@ author = "The LLTM operator library's authors"
 copyright = author
 release = re.search(r'VERSION = "([0-9.]+)"', (ROOT / "python" / "lltm" / "_version.py").read_text())[1]
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 myst_heading_anchors = 3
 
 # A reference that leads nowhere is a warning, and make docs makes warnings errors. Those of other packages need a

@@ -9,9 +9,12 @@ measured, too, if it is installed.
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -21,6 +24,7 @@ from torch import Tensor, nn
 import lltm
 
 BASELINE = "nn.LSTM without resets"
+SHAPES = ((128, 256, 64, 128), (64, 1024, 64, 64))
 
 
 class Case(NamedTuple):
@@ -36,8 +40,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
-    parser.add_argument("--shape", type=int, nargs=4, default=(128, 256, 64, 128), metavar=("T", "N", "I", "H"))
+    parser.add_argument("--shape", type=int, nargs=4, action="append", metavar=("T", "N", "I", "H"), help="repeatable")
     parser.add_argument("--rounds", type=int, default=10, help="the fastest of which counts")
+    parser.add_argument("--output", type=Path, help="a file of JSON, which benchmark/bench.py publishes")
     return parser.parse_args()
 
 
@@ -122,14 +127,22 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     device = torch.device(args.device)
-    results = measure(cases(args.shape, device, getattr(torch, args.dtype)), device, args.rounds)
-    steps = args.shape[0]
-    print(f"(T, N, I, H) = {tuple(args.shape)}, {args.dtype}, {device.type}, PyTorch {torch.__version__}")
+    rows = []
     print("microseconds a step, and times as fast as nn.LSTM without resets: forward / forward and backward")
-    for name, times in results.items():
-        step = " / ".join(f"{1e6 * time / steps:.1f}" for time in times)
-        speed = " / ".join(f"{base / time:.2f}" for base, time in zip(results[BASELINE], times, strict=True))
-        print(f"  {name:24}{step:>20}{speed:>16}")
+    for shape in args.shape or SHAPES:
+        results = measure(cases(shape, device, getattr(torch, args.dtype)), device, args.rounds)
+        print(f"(T, N, I, H) = {tuple(shape)}, {args.dtype}, {device.type}, PyTorch {torch.__version__}")
+        for name, times in results.items():
+            us = [1e6 * time / shape[0] for time in times]
+            speed = " / ".join(f"{base / time:.2f}" for base, time in zip(results[BASELINE], times, strict=True))
+            print(f"  {name:24}{' / '.join(f'{step:.1f}' for step in us):>20}{speed:>16}")
+            rows.append({"shape": shape, "name": name, "us": us})
+    if args.output:
+        sys.path.append(str(Path(__file__).parents[2] / "benchmark"))
+        import machine
+
+        facts = {"machine": machine.describe([device.type]), "dtype": args.dtype, "baseline": BASELINE}
+        args.output.write_text(json.dumps(facts | {"rows": rows}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

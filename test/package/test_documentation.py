@@ -40,8 +40,8 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
 # test_writing_an_operator.py compiles the blocks of its page.
 CPP_PAGES = ("cpp.md", "lstm.md", "sequences.md", "serving.md")
 CPP_NAMES = """const at::Tensor &input, const at::Tensor &weights, const at::Tensor &bias, const at::Tensor &h0,
-    const at::Tensor &c0, const at::Tensor &lengths, const at::Tensor &begins,
-    const torch::nn::utils::rnn::PackedSequence &packed"""
+    const at::Tensor &c0, const at::Tensor &lengths, const at::Tensor &begins, const at::Tensor &weight_ih,
+    const at::Tensor &weight_hh, const torch::nn::utils::rnn::PackedSequence &packed"""
 
 
 def test_the_cpp_of_the_pages_compiles(tmp_path):
