@@ -72,7 +72,7 @@ bool compute_input_product(const Tensor& z_x,
                            const RecurrentArguments& arguments,
                            const Device& device) {
   const auto dtype = input.scalar_type();
-  const DeviceFacts facts = device.facts();
+  const DeviceFacts& facts = device.facts();
   const InputProductPlan plan = plan_input_product({.arithmetic = *arithmetic_of(dtype),
                                                     .rows = input.size(0) * input.size(1),
                                                     .input_features = input.size(2),

@@ -53,9 +53,10 @@ CellsOut<scalar_t> cells_out(const Tensor& cells) {
 
 template <template <typename> typename Problem, typename scalar_t>
 cudaError_t launch(const Problem<scalar_t>& problem,
+                   CellType cell,
                    const RecurrenceCandidate& candidate,
                    cudaStream_t stream) {
-  return with_cell(candidate.cell, [&]<typename Cell>() {
+  return with_cell(cell, [&]<typename Cell>() {
     if constexpr (std::is_same_v<scalar_t, float>) {
       return launch_recurrence_fma<Cell>(problem, candidate.tile, stream);
     } else {
@@ -182,7 +183,7 @@ void run_recurrence(const RecurrenceCandidate& candidate,
   const Tensor carried_cell = at_once == steps || outputs.c_n.scalar_type() == at::kFloat
                                   ? outputs.c_n
                                   : device.empty({batch, sizes.state_size}, at::kFloat);
-  const DeviceFacts facts = device.facts();
+  const DeviceFacts& facts = device.facts();
   const int group_rows = rows_of_group(candidate.tile, batch, facts);
   const int64_t groups = ceil_div(batch, group_rows);
   with_scalar(input.scalar_type(), [&]<typename scalar_t>() {
@@ -210,7 +211,7 @@ void run_recurrence(const RecurrenceCandidate& candidate,
       problem.first_step = first;
       problem.step_count = count;
       problem.c_n = cells_out<scalar_t>(first + count == steps ? outputs.c_n : carried_cell);
-      check_launch(launch(problem, candidate, device.stream()));
+      check_launch(launch(problem, arguments.cell, candidate, device.stream()));
     }
   });
 }
@@ -250,7 +251,7 @@ Tensor run_recurrence_backward(const RecurrenceCandidate& candidate,
         .d_h0 = mutable_data_or_null<scalar_t>(gradients.h0),
         .d_c0 = cells_out<scalar_t>(gradients.c0),
     };
-    check_launch(launch(problem, candidate, device.stream()));
+    check_launch(launch(problem, arguments.sequence.cell, candidate, device.stream()));
   });
   return bias_parts;
 }

@@ -4,12 +4,15 @@
 // captured in a graph.
 #include "library/sequence.h"
 
+#include "../dispatch/optional_tensor.h"
 #include "../operators/checks.h"
 #include "../operators/operators.h"
 #include "../operators/outputs.h"
+#include "input_product.h"
 #include "plan/plan.h"
 #include "recurrence.h"
 #include "runtime/device.h"
+#include "runtime/rows.h"
 #include "steps.h"
 
 #include <ATen/EmptyTensor.h>
@@ -26,30 +29,66 @@ namespace {
 
 using at::Tensor;
 
-/// How a sequence is computed: by one kernel for all steps or, if that is null, step by step.
-struct SequencePlan {
-  const RecurrenceCandidate* recurrence;
-  StepsPlan steps;
-};
+/// Where steps that multiply the input store everything.
+StepsLayout layout_of(const SequenceOutputs& outputs,
+                      const RecurrentArguments& arguments,
+                      const SequenceSizes<int64_t>& sizes) {
+  const Tensor& input = arguments.input;
+  const auto size = static_cast<int>(input.element_size());
+  StepsLayout of;
+  of.size = size;
+  of.steps = sizes.steps;
+  of.batch = sizes.batch;
+  of.gates = sizes.gates;
+  of.input_features = sizes.input_features;
+  of.state_size = sizes.state_size;
+  of.choose_copies(is_describable(arguments.weight_hh),
+                   is_describable(input) && input.stride(0) * size % 16 == 0);
+  of.own_rows = is_given(arguments.lengths) || is_given(arguments.reset);
+  const bool together = !of.own_rows;
+  of.h.initial =
+      together && of.whole_state() && is_given(arguments.h0) && is_describable(*arguments.h0);
+  of.h.result = together && of.whole_state();
+  of.h.buffers = of.steps > 1 && !of.h.result ? 2 : of.h.initial ? 0 : 1;
+  of.cell.initial =
+      together && is_given(arguments.c0) && arguments.c0->scalar_type() == at::kFloat &&
+      has_rows(*arguments.c0) &&
+      (of.state_size % 4 != 0 || rows_of(*arguments.c0).starts_at_neighbors(4, sizeof(float)));
+  of.cell.result = of.h.result && size == 4 && outputs.cells.size(0) > 0;
+  of.cell.buffers = outputs.c_n.scalar_type() == at::kFloat ? 0 : 1;
+  of.last_step_writes_c_n = of.h.result && of.cell.buffers > 0 && outputs.cells.size(0) == 0;
+  return of;
+}
 
-SequencePlan plan_sequence(const SequenceOutputs& outputs,
-                           const RecurrentArguments& arguments,
-                           const SequenceSizes<int64_t>& sizes,
-                           const DeviceFacts& facts) {
+/// The rows of a matrix as far as its layout counts, so that a plan serves other addresses, too.
+Matrix alignment_of(const Tensor& tensor) {
+  constexpr uintptr_t kLine = 128;
+  const Matrix rows = rows_of(tensor);
+  return {reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(rows.data) % kLine),
+          rows.stride};
+}
+
+SequenceShape shape_of(const SequenceOutputs& outputs,
+                       const RecurrentArguments& arguments,
+                       const SequenceSizes<int64_t>& sizes) {
   const Tensor& input = arguments.input;
   const int64_t at_once = steps_of_z_x(outputs, input, sizes);
-  const RecurrenceShape shape{.cell = arguments.cell,
-                              .arithmetic = arithmetic_of(input.scalar_type()),
-                              .steps = sizes.steps,
-                              .rows = sizes.batch,
-                              .input_features = sizes.input_features,
-                              .state_size = sizes.state_size,
-                              .backward = false,
-                              .launches = at_once == 0 ? 0 : ceil_div(sizes.steps, at_once),
-                              .in_pairs = is_in_pairs(sizes),
-                              .input_in_pairs = input_is_in_pairs(input)};
-  const StepsPlan steps = plan_steps(outputs, arguments, facts);
-  return {plan_recurrence(facts, shape, static_cast<double>(sizes.steps) * steps.us), steps};
+  SequenceShape shape;
+  shape.cell = arguments.cell;
+  shape.arithmetic = arithmetic_of(input.scalar_type());
+  shape.steps = sizes.steps;
+  shape.batch = sizes.batch;
+  shape.input_features = sizes.input_features;
+  shape.state_size = sizes.state_size;
+  shape.launches = at_once == 0 ? 0 : ceil_div(sizes.steps, at_once);
+  shape.in_pairs = is_in_pairs(sizes);
+  shape.input_in_pairs = input_is_in_pairs(input);
+  shape.layout = layout_of(outputs, arguments, sizes);
+  shape.copied_input_columns = copied_input_columns(input);
+  shape.input = alignment_of(input);
+  shape.weights = alignment_of(arguments.weight_hh);
+  shape.weights_have_rows = has_rows(arguments.weight_hh);
+  return shape;
 }
 
 std::string describe(std::string_view kernel, int cluster, int64_t rows, bool x_inside) {
@@ -100,7 +139,12 @@ SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
       });
   if (sizes.batch * sizes.state_size > 0) {
     const RecurrentArguments of = recurrent(arguments);
-    run(plan_sequence(outputs, of, sizes, device.facts()), outputs, of, sizes, device, reverse);
+    run(plan_sequence(device.facts(), shape_of(outputs, of, sizes)),
+        outputs,
+        of,
+        sizes,
+        device,
+        reverse);
   }
   return outputs.results();
 }
@@ -117,8 +161,9 @@ std::string plan_of_sequence(const Arguments& arguments, bool /*reverse*/, bool 
       empty_outputs(arguments, sizes, keep, [](at::IntArrayRef shape, at::ScalarType dtype) {
         return at::detail::empty_meta(shape, dtype);
       });
-  const DeviceFacts facts = device.facts();
-  return describe(plan_sequence(outputs, recurrent(arguments), sizes, facts), sizes, facts);
+  const DeviceFacts& facts = device.facts();
+  return describe(
+      plan_sequence(facts, shape_of(outputs, recurrent(arguments), sizes)), sizes, facts);
 }
 
 }  // namespace

@@ -7,7 +7,6 @@
 #include "gradient_products.h"
 #include "packed_rows.h"
 #include "plan/plan.h"
-#include "plan/sequence_gradients.h"
 #include "recurrence.h"
 #include "runtime/device.h"
 #include "steps.h"
@@ -24,30 +23,18 @@ namespace {
 
 using at::Tensor;
 
-/// How a backward is computed: by one kernel for all steps or, if that is null, step by step.
-struct SequenceBackwardPlan {
-  const RecurrenceCandidate* recurrence;
-  SequenceGradientChoice step;
-};
-
-SequenceBackwardPlan plan_sequence_backward(const RecurrentBackwardArguments& arguments,
-                                            const SequenceSizes<int64_t>& sizes,
-                                            const DeviceFacts& facts) {
-  const auto arithmetic = arithmetic_of(arguments.output.scalar_type());
-  const RecurrenceShape shape{.cell = arguments.sequence.cell,
-                              .arithmetic = arithmetic,
-                              .steps = sizes.steps,
-                              .rows = sizes.batch,
-                              .input_features = sizes.input_features,
-                              .state_size = sizes.state_size,
-                              .backward = true,
-                              .in_pairs = is_in_pairs(arguments, sizes)};
-  const SequenceGradientChoice step = choose(
-      SequenceGradientShape{arithmetic, sizes.steps, sizes.batch, sizes.state_size, sizes.gates},
-      facts,
-      selection());
-  const double us = static_cast<double>(sizes.steps) * step.estimate.us;
-  return {plan_recurrence(facts, shape, us), step};
+SequenceShape shape_of(const RecurrentBackwardArguments& arguments,
+                       const SequenceSizes<int64_t>& sizes) {
+  SequenceShape shape;
+  shape.cell = arguments.sequence.cell;
+  shape.arithmetic = arithmetic_of(arguments.output.scalar_type());
+  shape.steps = sizes.steps;
+  shape.batch = sizes.batch;
+  shape.input_features = sizes.input_features;
+  shape.state_size = sizes.state_size;
+  shape.backward = true;
+  shape.in_pairs = is_in_pairs(arguments, sizes);
+  return shape;
 }
 
 void run(const RecurrentGradients& gradients,
@@ -57,14 +44,14 @@ void run(const RecurrentGradients& gradients,
          bool reverse) {
   const int64_t rows = sizes.steps * sizes.batch;
   const Tensor d_gates = rows_of_vectors(rows, sizes.gates, arguments.output.scalar_type(), device);
-  const DeviceFacts facts = device.facts();
-  const SequenceBackwardPlan plan = plan_sequence_backward(arguments, sizes, facts);
+  const DeviceFacts& facts = device.facts();
+  const SequencePlan plan = plan_sequence(facts, shape_of(arguments, sizes));
   Tensor bias_parts;  // of a recurrence
   if (plan.recurrence != nullptr) {
     bias_parts =
         run_recurrence_backward(*plan.recurrence, d_gates, gradients, arguments, device, reverse);
   } else {
-    run_steps_backward(plan.step, d_gates, gradients, arguments, device, reverse);
+    run_steps_backward(plan.gradients, d_gates, gradients, arguments, device, reverse);
   }
   if (gradients.gates.defined()) {
     gradients.gates.view({rows, sizes.gates}).copy_(d_gates);

@@ -21,6 +21,7 @@ struct StepOperands {
   int64_t input_features = 0, state_size = 0;
   bool copies_weights = false, copies_input = false;
 
+  bool operator==(const StepOperands&) const = default;
   bool whole_state() const { return state_size * size % 16 == 0; }
   int64_t h_stride() const { return packed_stride(state_size, size); }
   int64_t input_stride() const { return packed_stride(input_features, size); }

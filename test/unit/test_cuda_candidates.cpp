@@ -33,18 +33,18 @@ TEST(Selection, TakesWhatIsListed) {
   const std::vector<std::string> all = paths();
   EXPECT_EQ(all.size(),
             8 + candidates<ForwardShape>().size() + candidates<BackwardShape>().size() +
-                candidates<SequenceGradientShape>().size() + recurrence_candidates().size());
+                candidates<SequenceGradientShape>().size() + candidates<RecurrenceShape>().size());
   for (const std::string& path : all) {
     const auto selection = parse_selection(path);
     ASSERT_TRUE(selection.has_value()) << path;
-    const bool is_name = path != "auto" && !selection->group && !selection->sequence;
+    const bool is_name = path != "auto" && !selection->group;
     EXPECT_EQ(selection->name, is_name ? path : "");
     EXPECT_EQ(selection->ranks, 0);
   }
   EXPECT_EQ(parse_selection(""), Selection{});
   EXPECT_EQ(parse_selection("few_rows"), Selection{.group = Group::kFewRows});
-  EXPECT_EQ(parse_selection("block"), Selection{.sequence = SequenceKernel::kBlock});
-  EXPECT_EQ(parse_selection("cluster"), Selection{.sequence = SequenceKernel::kCluster});
+  EXPECT_EQ(parse_selection("block"), Selection{.group = Group::kBlock});
+  EXPECT_EQ(parse_selection("cluster"), Selection{.group = Group::kCluster});
 }
 
 TEST(Selection, TakesRanksFromOneToEight) {

@@ -28,17 +28,17 @@ RecurrenceShape shape_of(int64_t steps,
   return {.cell = cell,
           .arithmetic = arithmetic,
           .steps = steps,
-          .rows = rows,
+          .batch = rows,
           .input_features = state_size,
           .state_size = state_size,
           .backward = backward};
 }
 
 std::string why_no_block(const RecurrenceShape& shape, const DeviceFacts& device) {
-  return why_no_recurrence(shape, device, /*in_clusters=*/false);
+  return why_no_recurrence(shape, device, Group::kBlock);
 }
 std::string why_no_cluster(const RecurrenceShape& shape, const DeviceFacts& device) {
-  return why_no_recurrence(shape, device, /*in_clusters=*/true);
+  return why_no_recurrence(shape, device, Group::kCluster);
 }
 
 TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
@@ -53,13 +53,13 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
                                 i / 8 % 2 == 0 ? CellType::kLltm : CellType::kLstm);
     const double time_of_steps = 2.0 * static_cast<double>(shape.steps);
     const RecurrenceCandidate* const chosen = choose_recurrence(shape, kH200, {}, time_of_steps);
-    for (const RecurrenceCandidate& other : recurrence_candidates()) {
+    for (const RecurrenceCandidate& other : candidates<RecurrenceShape>()) {
       if (!supports(other, shape, kH200)) {
         continue;
       }
-      const double time = recurrence_time(other, shape, kH200);
+      const double time = estimate(other, shape, kH200).us;
       ASSERT_GT(time, 0);
-      ASSERT_GE(time, chosen == nullptr ? time_of_steps : recurrence_time(*chosen, shape, kH200));
+      ASSERT_GE(time, chosen == nullptr ? time_of_steps : estimate(*chosen, shape, kH200).us);
     }
     if (chosen != nullptr) {
       ++found;
@@ -71,20 +71,22 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
 }
 
 TEST(RecurrencePlan, TakesLongerForMore) {
-  for (const RecurrenceCandidate& candidate : recurrence_candidates()) {
+  for (const RecurrenceCandidate& candidate : candidates<RecurrenceShape>()) {
     for (const bool backward : {false, true}) {
       if (backward && candidate.tile.x_inside) {
         continue;  // only a forward
       }
       const auto time = [&](int64_t steps, int64_t rows) {
-        return recurrence_time(candidate,
-                               shape_of(steps,
-                                        rows,
-                                        candidate.tile.state_size,
-                                        backward,
-                                        Arithmetic::kFloat32,
-                                        candidate.cell),
-                               kH200);
+        const CellType cell = candidate.gates == 3 ? CellType::kLltm : CellType::kLstm;
+        return estimate(candidate,
+                        shape_of(steps,
+                                 rows,
+                                 candidate.tile.state_size,
+                                 backward,
+                                 Arithmetic::kFloat32,
+                                 cell),
+                        kH200)
+            .us;
       };
       EXPECT_LT(time(100, 16), time(200, 16)) << candidate.name;
       EXPECT_LE(time(100, 16), time(100, 1000)) << candidate.name;
@@ -94,18 +96,18 @@ TEST(RecurrencePlan, TakesLongerForMore) {
 }
 
 TEST(RecurrencePlan, ChunksCostLaunches) {
-  const RecurrenceCandidate& candidate = recurrence_candidates().front();
+  const RecurrenceCandidate& candidate = candidates<RecurrenceShape>().front();
   RecurrenceShape shape = shape_of(100, 16, 8);
-  const double at_once = recurrence_time(candidate, shape, kH200);
+  const double at_once = estimate(candidate, shape, kH200).us;
   shape.launches = 10;
-  EXPECT_GT(recurrence_time(candidate, shape, kH200), at_once);
+  EXPECT_GT(estimate(candidate, shape, kH200).us, at_once);
 }
 
 TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
   RecurrenceShape many{.cell = CellType::kLltm,
                        .arithmetic = Arithmetic::kBFloat16,
                        .steps = 64,
-                       .rows = 4096,
+                       .batch = 4096,
                        .input_features = 128,
                        .state_size = 128,
                        .backward = false};
@@ -115,7 +117,7 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
   const auto is_inside = [&](const RecurrenceShape& shape) { return chosen(shape)->tile.x_inside; };
   EXPECT_TRUE(is_inside(many));
   RecurrenceShape other = many;
-  other.rows = 2;
+  other.batch = 2;
   EXPECT_FALSE(is_inside(other));
   other = many;
   other.backward = true;
@@ -140,8 +142,7 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
   other.launches = 0;
   EXPECT_EQ(why_no_block(other, kH200), "");
   EXPECT_TRUE(is_inside(other));
-  EXPECT_EQ(recurrence_time(*chosen(other), other, kH200),
-            recurrence_time(*chosen(other), many, kH200));
+  EXPECT_EQ(estimate(*chosen(other), other, kH200).us, estimate(*chosen(other), many, kH200).us);
   other.input_in_pairs = false;
   EXPECT_EQ(why_no_block(other, kH200), "has no workspace for a step of 4096 rows");
 }
@@ -167,13 +168,13 @@ TEST(RecurrencePlan, HidesThePrologueBehindASmallProduct) {
   EXPECT_FALSE(is_small(int64_t{1} << 40, 0, 1));
   EXPECT_FALSE(is_small(1, 10'000, 10'000));
   // The first product that is not small takes a launch longer than the last one that is.
-  const RecurrenceCandidate& candidate = recurrence_candidates().front();
+  const RecurrenceCandidate& candidate = candidates<RecurrenceShape>().front();
   int64_t steps = 1;
   while (is_small(steps, 32, 32)) {
     ++steps;
   }
   const auto time = [&](int64_t count) {
-    return recurrence_time(candidate, shape_of(count, 1, 32), kA100);
+    return estimate(candidate, shape_of(count, 1, 32), kA100).us;
   };
   EXPECT_GT(time(steps) - time(steps - 1), 2 * (time(steps + 1) - time(steps)));
 }
@@ -330,13 +331,14 @@ TEST(RecurrencePlan, NamesTheLimitOfClusters) {
   }
   const auto* const chosen = choose_recurrence(in_16_bits(512), kH200, {}, kNever);
   ASSERT_NE(chosen, nullptr);
-  EXPECT_TRUE(chosen->in_clusters());
+  EXPECT_EQ(chosen->group, Group::kCluster);
 }
 
 TEST(RecurrencePlan, TakesClustersWhereTheyAreSelected) {
   const auto shape = shape_of(100, 16, 64, /*backward=*/true, Arithmetic::kBFloat16);
-  EXPECT_TRUE(choose_recurrence(shape, kH200, *parse_selection("cluster"), 0)->in_clusters());
-  EXPECT_FALSE(choose_recurrence(shape, kH200, *parse_selection("block"), 0)->in_clusters());
+  for (const Group group : {Group::kBlock, Group::kCluster}) {
+    EXPECT_EQ(choose_recurrence(shape, kH200, {.group = group}, 0)->group, group);
+  }
 }
 
 }  // namespace

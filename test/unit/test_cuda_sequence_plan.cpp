@@ -1,10 +1,12 @@
-// Which kernels compute the steps of a sequence's backward on CUDA: plain host code, tested without
-// a GPU.
-#include "cuda/plan/sequence_gradients.h"
+// How a sequence and its backward are computed on CUDA, and which kernels compute the steps of the
+// latter: plain host code, tested without a GPU.
+#include "cuda/plan/candidates.h"
+#include "cuda/plan/sequence.h"
 #include "device_facts.h"
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <random>
@@ -169,6 +171,100 @@ TEST(SequenceGradientPlan, TakesTilesForAnyOtherGroup) {
   for (const Group group : {Group::kFewRows, Group::kHopper, Group::kTiles}) {
     EXPECT_TRUE(is_fused(choose(Arithmetic::kTf32, 4096, 4096, kH200, {.group = group})));
   }
+}
+
+/// A forward on contiguous tensors, which keeps nothing.
+SequenceShape forward_of(CellType cell, Arithmetic arithmetic, int64_t rows, int64_t size) {
+  SequenceShape shape;
+  shape.cell = cell;
+  shape.arithmetic = arithmetic;
+  shape.steps = 100;
+  shape.batch = rows;
+  shape.input_features = shape.state_size = size;
+  StepsLayout& of = shape.layout;
+  of.size = element_size(arithmetic);
+  of.steps = shape.steps;
+  of.batch = rows;
+  of.gates = shape.gates();
+  of.input_features = of.state_size = size;
+  of.choose_copies(size * of.size % 16 == 0, size * of.size % 16 == 0);
+  shape.input = {nullptr, size};
+  shape.weights = {nullptr, cell == CellType::kLltm ? 2 * size : size};
+  return shape;
+}
+
+TEST(SequencePlan, IsTheWayWithTheLeastTime) {
+  std::mt19937_64 random(1);
+  int recurrences = 0, kernels = 0, libraries = 0;
+  for (int i = 0; i < 4000; ++i) {
+    const auto shape = forward_of(i / 4 % 2 == 0 ? CellType::kLltm : CellType::kLstm,
+                                  kArithmetics[i % 4],
+                                  test::log_uniform(random, 1, 5000),
+                                  test::log_uniform(random, 1, 2000));
+    for (const DeviceFacts& device : {kH200, kA100}) {
+      const SequencePlan plan = choose_sequence(shape, device, {});
+      const SequencePlan steps = choose_sequence(shape, device, {.group = Group::kSteps});
+      ASSERT_EQ(steps.recurrence, nullptr);
+      const double time_of_steps = static_cast<double>(shape.steps) * steps.steps.us;
+      const RecurrenceShape& all_steps = shape;
+      const auto least = best_of(all_steps, device, [](const auto&) { return true; });
+      if (plan.recurrence != nullptr) {
+        ++recurrences;
+        ASSERT_EQ(plan.recurrence, least.candidate);
+        ASSERT_LT(least.estimate.us, time_of_steps);
+      } else {
+        ++(plan.steps.by_library() ? libraries : kernels);
+        ASSERT_TRUE(least.candidate == nullptr || least.estimate.us >= time_of_steps);
+      }
+    }
+  }
+  EXPECT_GT(std::min({recurrences, kernels, libraries}), 500);
+}
+
+TEST(SequencePlan, HoistsTheInputOfAnLstmAndOfWeightsThatL2HasNoRoomFor) {
+  const auto hoists = [](CellType cell, int64_t size) {
+    const auto shape = forward_of(cell, Arithmetic::kBFloat16, 64, size);
+    return choose_sequence(shape, kH200, {.group = Group::kSteps}).steps.layout.hoists_input();
+  };
+  for (const int64_t size : {64, 1024, 2048}) {
+    EXPECT_TRUE(hoists(CellType::kLstm, size));
+  }
+  EXPECT_FALSE(hoists(CellType::kLltm, 64));
+  EXPECT_TRUE(hoists(CellType::kLltm, 2048));
+}
+
+TEST(SequencePlan, OfABackwardHasNoStepsOfAForward) {
+  SequenceShape shape = forward_of(CellType::kLstm, Arithmetic::kBFloat16, 64, 1024);
+  shape.backward = true;
+  const SequencePlan plan = choose_sequence(shape, kH200, {});
+  EXPECT_EQ(plan.recurrence, nullptr);
+  EXPECT_EQ(plan.steps.kernel.choice.candidate, nullptr);
+  EXPECT_EQ(plan.gradients.candidate, choose(Arithmetic::kBFloat16, 64, 1024, kH200).candidate);
+}
+
+TEST(SequencePlan, IsAskedForOnceWithTheSameSizesAndLayout) {
+  static int asked;
+  asked = 0;
+  constexpr auto counted =
+      [](const SequenceShape& shape, const DeviceFacts& device, const Selection& selection) {
+        ++asked;
+        return choose_sequence(shape, device, selection);
+      };
+  const auto ask = [&](const SequenceShape& shape) {
+    for (int i = 0; i < 3; ++i) {
+      const SequencePlan plan = recent_choice<counted>(shape, kH200, {});
+      EXPECT_EQ(plan.recurrence, choose_sequence(shape, kH200, {}).recurrence);
+    }
+  };
+  SequenceShape shape = forward_of(CellType::kLstm, Arithmetic::kBFloat16, 64, 128);
+  ask(shape);
+  EXPECT_EQ(asked, 1);
+  shape.layout.own_rows = true;
+  ask(shape);
+  EXPECT_EQ(asked, 2);
+  shape.weights.stride += 8;
+  ask(shape);
+  EXPECT_EQ(asked, 3);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace lltm::cuda {
 
 /// What the candidates know of a problem.
 struct BackwardShape {
+  using Tile = TileShape;
   struct Times {};  // the tiles are chosen with a plan, and have theirs in costs.h
 
   std::optional<Arithmetic> arithmetic;  // none for float64

@@ -23,14 +23,10 @@ constexpr struct {
 } kGroups[] = {{"few_rows", Group::kFewRows},
                {"hopper", Group::kHopper},
                {"tiles", Group::kTiles},
-               {"library", Group::kLibrary}};
-
-constexpr struct {
-  std::string_view name;
-  SequenceKernel kernel;
-} kSequenceKernels[] = {{"block", SequenceKernel::kBlock},
-                        {"cluster", SequenceKernel::kCluster},
-                        {"steps", SequenceKernel::kSteps}};
+               {"library", Group::kLibrary},
+               {"block", Group::kBlock},
+               {"cluster", Group::kCluster},
+               {"steps", Group::kSteps}};
 
 const std::vector<std::string_view>& candidate_names() {
   static const std::vector<std::string_view> names = [] {
@@ -43,7 +39,7 @@ const std::vector<std::string_view>& candidate_names() {
     add(candidates<ForwardShape>());
     add(candidates<BackwardShape>());
     add(candidates<SequenceGradientShape>());
-    add(recurrence_candidates());
+    add(candidates<RecurrenceShape>());
     return all;
   }();
   return names;
@@ -164,11 +160,6 @@ std::optional<Selection> parse_selection(std::string_view path) {
       return Selection{.group = group};
     }
   }
-  for (const auto& [name, kernel] : kSequenceKernels) {
-    if (path == name) {
-      return Selection{.sequence = kernel};
-    }
-  }
   int ranks = 0;
   if (const size_t colon = path.find(':'); colon != std::string_view::npos) {
     const std::string_view digits = path.substr(colon + 1);
@@ -186,9 +177,6 @@ std::optional<Selection> parse_selection(std::string_view path) {
 std::string selectable() {
   std::string all = "auto";
   for (const auto& of : kGroups) {
-    all.append(" ").append(of.name);
-  }
-  for (const auto& of : kSequenceKernels) {
     all.append(" ").append(of.name);
   }
   for (const std::string_view name : candidate_names()) {

@@ -16,21 +16,21 @@
 
 namespace lltm::cuda {
 
-/// A group of candidates, which LLTM_CUDA_PATH can select by its name.
-enum class Group { kFewRows, kHopper, kTiles, kLibrary };
+/// A group of candidates, which LLTM_CUDA_PATH can select by its name. The last ones are ways to
+/// run a sequence: all steps in one launch, by blocks by themselves or by clusters of blocks, or
+/// one step after the other, by a candidate of the others.
+enum class Group { kFewRows, kHopper, kTiles, kLibrary, kBlock, kCluster, kSteps };
 
-/// How a sequence is run, which LLTM_CUDA_PATH can select: all steps in one launch, by blocks by
-/// themselves or by clusters of blocks, or one step after the other.
-enum class SequenceKernel { kBlock, kCluster, kSteps };
+constexpr bool runs_all_steps(Group group) {
+  return group == Group::kBlock || group == Group::kCluster;
+}
 
 /// What LLTM_CUDA_PATH selects: a group, or a candidate by its name, and how many blocks share the
-/// K of its tiles; or how sequences are run. By default all candidates, and the number of ranks
-/// with the least estimate.
+/// K of its tiles. By default all candidates, and the number of ranks with the least estimate.
 struct Selection {
   std::optional<Group> group = std::nullopt;
   std::string_view name = {};
   int ranks = 0;
-  std::optional<SequenceKernel> sequence = std::nullopt;
 
   bool operator==(const Selection&) const = default;
 };
@@ -66,8 +66,8 @@ template <typename Shape>
 struct Candidate {
   std::string_view name;
   Group group;
-  TileShape tile{};             // the row tiles of a cluster are in addition to the ranks
-  typename Shape::Times times;  // of this tile
+  typename Shape::Tile tile{};    // the row tiles of a cluster are in addition to the ranks
+  typename Shape::Times times{};  // of this tile
   /// Whether it computes a problem correctly, even if slowly.
   bool (*supports)(const Candidate&, const Shape&, const DeviceFacts&);
   /// The time with `ranks` ranks or, if these are zero, the least over all numbers of ranks. Only
@@ -75,11 +75,13 @@ struct Candidate {
   Estimate (*estimate)(const Candidate&, const Shape&, const DeviceFacts&, int ranks);
   /// Whether it is accurate enough to be chosen without being selected; null if it always is.
   bool (*is_exact)(const Candidate&, const Shape&) = nullptr;
+  int gates = 3;         // of the cell whose kernel it is
   int most_ranks = 1;    // limited by the shared memory for their sums
-  bool float32 = false;  // hopper only: three TF32 products
-  // A forward's: by mma.sync, the blocks of a multiprocessor; by wgmma, whether blocks of two steps
-  // of a sequence fit one together.
+  bool float32 = false;  // hopper: three TF32 products; recurrences: multiply-adds, also for TF32
+  // A forward's by mma.sync, and a recurrence's: the blocks of a multiprocessor.
   double blocks_a_multiprocessor = 1;
+  // A forward's by wgmma: whether blocks of two steps of a sequence fit one multiprocessor
+  // together.
   bool two_steps_fit = false;
   bool any_state_size = false;  // a step of a backward by wgmma; others need multiples of four
 
@@ -139,38 +141,53 @@ struct Choice {
   Estimate estimate{};
 };
 
+/// The candidate with the least estimate among those for which wanted(candidate) is true.
+template <typename Shape, typename Wanted>
+Choice<Shape> best_of(const Shape& shape,
+                      const DeviceFacts& device,
+                      const Wanted& wanted,
+                      int ranks = 0) {
+  Choice<Shape> best;
+  for (const Candidate<Shape>& candidate : candidates<Shape>()) {
+    if (!wanted(candidate)) {
+      continue;
+    }
+    if (const auto found = estimate_if_supported(candidate, shape, device, ranks);
+        found && (best.candidate == nullptr || found->us < best.estimate.us)) {
+      best = {&candidate, *found};
+    }
+  }
+  return best;
+}
+
+/// Whether a candidate of a Shape has the selected name.
+template <typename Shape>
+bool selects_by_name(const Selection& selection) {
+  return std::ranges::any_of(candidates<Shape>(),
+                             [&](const auto& of) { return of.name == selection.name; });
+}
+
 /// The candidate with the least estimate: the one with the selected name, among those of the
-/// selected group, or, if neither is selected or the name is another operator's, among those that
-/// are exact. What the selection does not support falls back to tiles, then to the library.
+/// selected group, or, if neither is selected or the selection is another operator's, among those
+/// that are exact. What the selection does not support falls back to tiles, then to the library.
 template <typename Shape>
 Choice<Shape> choose(const Shape& shape,
                      const DeviceFacts& device,
                      const Selection& selection = {}) {
-  const auto best_of = [&](const auto& wanted, int ranks) {
-    Choice<Shape> best;
-    for (const Candidate<Shape>& candidate : candidates<Shape>()) {
-      if (!wanted(candidate)) {
-        continue;
-      }
-      if (const auto found = estimate_if_supported(candidate, shape, device, ranks);
-          found && (best.candidate == nullptr || found->us < best.estimate.us)) {
-        best = {&candidate, *found};
-      }
-    }
-    return best;
-  };
-  const auto has_the_name = [&](const auto& of) { return of.name == selection.name; };
-  Choice<Shape> best =
-      std::ranges::any_of(candidates<Shape>(), has_the_name)
-          ? best_of(has_the_name, selection.ranks)
-          : best_of(
-                [&](const auto& of) {
-                  return selection.group ? of.group == *selection.group : is_exact(of, shape);
-                },
-                0);
+  const bool by_name = selects_by_name<Shape>(selection);
+  const bool by_group = selection.group && *selection.group <= Group::kLibrary;
+  Choice<Shape> best = best_of(
+      shape,
+      device,
+      [&](const auto& of) {
+        return by_name    ? of.name == selection.name
+               : by_group ? of.group == *selection.group
+                          : is_exact(of, shape);
+      },
+      by_name ? selection.ranks : 0);
   for (const Group other : {Group::kTiles, Group::kLibrary}) {
     if (best.candidate == nullptr) {
-      best = best_of([&](const auto& of) { return of.group == other; }, 0);
+      best = best_of(shape, device, [&](const auto& of) { return of.group == other; });
     }
   }
   return best;
@@ -190,9 +207,9 @@ auto recent_choice(const Shape& shape, const DeviceFacts& device, const Selectio
   const auto sizes =
       static_cast<uint64_t>(shape.batch * 7 + shape.input_features * 3 + shape.state_size);
   auto& [answered, choice] = entries[sizes * 0x9E3779B97F4A7C15 >> (64 - kSlotBits)];
-  if (const Question question(shape, device, selection); answered != question) {
+  if (!answered || *answered != std::tie(shape, device, selection)) {
     choice = choose(shape, device, selection);
-    answered = question;
+    answered.emplace(shape, device, selection);
   }
   return choice;
 }

@@ -273,11 +273,10 @@ bool few_rows_supports(const ForwardCandidate&,
           (is_float(shape.arithmetic) && shape.vector_rows && shape.input_features % 4 == 0));
 }
 
-template <CellType kCell>
 bool wgmma_supports(const ForwardCandidate& of,
                     const ForwardShape& shape,
                     const DeviceFacts& device) {
-  return shape.cell == kCell && ours_run(shape, device) && device.wgmma &&
+  return gates_of(shape.cell) == of.gates && ours_run(shape, device) && device.wgmma &&
          of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
          shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
          device.resident_in_clusters_of(of.tile.row_tiles) > 0;
@@ -317,19 +316,20 @@ bool are_exact(const ForwardCandidate& of, const ForwardShape& shape) {
          (enough_rows && (of.tile.columns == 8 || multiplications(shape, 64) >= 1e7));
 }
 
-template <CellType kCell = CellType::kLltm>
 constexpr ForwardCandidate wgmma(std::string_view name,
                                  TileShape tile,
                                  int most_ranks,
                                  ForwardTimes times,
-                                 bool float32 = false) {
+                                 bool float32 = false,
+                                 int gates = 3) {
   return {.name = name,
           .group = Group::kHopper,
           .tile = tile,
           .times = times,
-          .supports = wgmma_supports<kCell>,
+          .supports = wgmma_supports,
           .estimate = wgmma_time,
           .is_exact = are_exact,
+          .gates = gates,
           .most_ranks = most_ranks,
           .float32 = float32,
           .two_steps_fit = tile == TileShape{64, 8} && !float32};
@@ -377,11 +377,11 @@ constexpr ForwardCandidate kCandidates[] = {
         {.cell = {.chunk = 0.507, .block = 1.98}, .step = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64, .alone = 0.254}}, /*float32=*/true),
     wgmma("forward_wgmma_float32_128x32", {128, 32}, 8,
         {.cell = {.chunk = 0.763, .block = 1.64}, .step = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}}, /*float32=*/true),
-    wgmma<CellType::kLstm>("lstm_step_wgmma_64x8", {64, 8}, 8, {.step = {.chunk = 0.155, .input_chunk = 0, .block = 1.82, .alone = -0.886}}),
-    wgmma<CellType::kLstm>("lstm_step_wgmma_64x24", {64, 24}, 8, {.step = {.chunk = 0.0755, .input_chunk = 0, .block = 2.52, .alone = 0.312}}),
-    wgmma<CellType::kLstm>("lstm_step_wgmma_128x32", {128, 32}, 2, {.step = {.chunk = 0.26, .input_chunk = 0, .block = 3.16, .alone = 0.111}}),
-    wgmma<CellType::kLstm>("lstm_step_wgmma_float32_64x24", {64, 24}, 8, {.step = {.chunk = 0.522, .input_chunk = 0, .block = 3.37, .alone = 0.0761}}, /*float32=*/true),
-    wgmma<CellType::kLstm>("lstm_step_wgmma_float32_128x16", {128, 16}, 8, {.step = {.chunk = 0.606, .input_chunk = 0, .block = 2.62, .alone = 0.764}}, /*float32=*/true),
+    wgmma("lstm_step_wgmma_64x8", {64, 8}, 8, {.step = {.chunk = 0.155, .input_chunk = 0, .block = 1.82, .alone = -0.886}}, /*float32=*/false, /*gates=*/4),
+    wgmma("lstm_step_wgmma_64x24", {64, 24}, 8, {.step = {.chunk = 0.0755, .input_chunk = 0, .block = 2.52, .alone = 0.312}}, /*float32=*/false, /*gates=*/4),
+    wgmma("lstm_step_wgmma_128x32", {128, 32}, 2, {.step = {.chunk = 0.26, .input_chunk = 0, .block = 3.16, .alone = 0.111}}, /*float32=*/false, /*gates=*/4),
+    wgmma("lstm_step_wgmma_float32_64x24", {64, 24}, 8, {.step = {.chunk = 0.522, .input_chunk = 0, .block = 3.37, .alone = 0.0761}}, /*float32=*/true, /*gates=*/4),
+    wgmma("lstm_step_wgmma_float32_128x16", {128, 16}, 8, {.step = {.chunk = 0.606, .input_chunk = 0, .block = 2.62, .alone = 0.764}}, /*float32=*/true, /*gates=*/4),
     tiles("forward_tiles_16x8", {16, 8}, 8,
         {.cell = {.chunk = 0.37, .block = 1.69}}, /*blocks_a_multiprocessor=*/2.2),
     tiles("forward_tiles_64x8", {64, 8}, 8,
@@ -431,6 +431,19 @@ ForwardShape forward_shape(Arithmetic arithmetic,
                       p.weights.starts_at_vectors(size) &&
                       p.weights.starts_at_vectors(size, p.input_column());
   return shape;
+}
+
+ForwardPlan choose_forward(const ForwardShape& shape,
+                           const DeviceFacts& device,
+                           const Selection& selection) {
+  const ForwardChoice choice = choose(shape, device, selection);
+  const Group group = choice.candidate->group;
+  const bool packs = group == Group::kHopper || group == Group::kTiles;
+  return {shape.arithmetic,
+          shape.cell,
+          choice,
+          packs ? shape.packs : ForwardPacks{},
+          device.multiprocessors};
 }
 
 }  // namespace lltm::cuda

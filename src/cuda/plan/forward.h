@@ -41,6 +41,7 @@ struct ForwardTimes {
 
 /// What the candidates know of a problem.
 struct ForwardShape {
+  using Tile = TileShape;
   using Times = ForwardTimes;
 
   Arithmetic arithmetic;
@@ -72,5 +73,19 @@ using ForwardCandidate = Candidate<ForwardShape>;
 using ForwardChoice = Choice<ForwardShape>;
 template <>
 std::span<const ForwardCandidate> candidates();
+
+/// What a launch needs to know of a choice.
+struct ForwardPlan {
+  Arithmetic arithmetic{};
+  CellType cell{};
+  ForwardChoice choice{};
+  ForwardPacks packs{};
+  int multiprocessors = 0;  // of the device
+
+  bool by_library() const { return choice.candidate->group == Group::kLibrary; }
+};
+ForwardPlan choose_forward(const ForwardShape& shape,
+                           const DeviceFacts& device,
+                           const Selection& selection);
 
 }  // namespace lltm::cuda

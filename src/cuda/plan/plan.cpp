@@ -43,31 +43,24 @@ std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype) {
 
 ForwardPlan plan_forward(const DeviceFacts& device,
                          Arithmetic arithmetic,
-                         const ForwardProblem& problem,
-                         bool is_step,
-                         CellType cell) {
-  const ForwardShape shape = forward_shape(arithmetic, problem, is_step, cell);
-  const ForwardChoice choice = recent_choice<choose<ForwardShape>>(shape, device, selection());
-  const Group group = choice.candidate->group;
-  const bool packs = group == Group::kHopper || group == Group::kTiles;
-  return {arithmetic, cell, choice, packs ? shape.packs : ForwardPacks{}, device.multiprocessors};
+                         const ForwardProblem& problem) {
+  return recent_choice<choose_forward>(
+      forward_shape(arithmetic, problem, /*is_step=*/false), device, selection());
 }
 
-const RecurrenceCandidate* plan_recurrence(const DeviceFacts& device,
-                                           const RecurrenceShape& shape,
-                                           double time_of_steps) {
+SequencePlan plan_sequence(const DeviceFacts& device, const SequenceShape& shape) {
   const Selection selected = selection();
-  if (selected.sequence && *selected.sequence != SequenceKernel::kSteps) {
-    const bool in_clusters = *selected.sequence == SequenceKernel::kCluster;
-    const std::string why = why_no_recurrence(shape, device, in_clusters);
+  const SequencePlan plan = recent_choice<choose_sequence>(shape, device, selected);
+  if (plan.recurrence == nullptr && selected.group && runs_all_steps(*selected.group)) {
+    const std::string why = why_no_recurrence(shape, device, *selected.group);
     TORCH_CHECK(why.empty(),
                 shape.cell == CellType::kLltm ? "lltm::sequence" : "lltm::lstm",
                 shape.backward ? "_backward" : "",
                 ": LLTM_CUDA_PATH=",
-                in_clusters ? "cluster " : "block ",
+                selected.group == Group::kCluster ? "cluster " : "block ",
                 why);
   }
-  return choose_recurrence(shape, device, selected, time_of_steps);
+  return plan;
 }
 
 BackwardChoice plan_backward(const DeviceFacts& device, const BackwardShape& shape) {

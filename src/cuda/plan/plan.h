@@ -1,11 +1,12 @@
-// Chooses the kernels of a cell's forward and backward: of the candidates (forward.h, backward.h),
-// the one with the least estimate. For a test or a measurement, the environment variable
-// LLTM_CUDA_PATH selects candidates (docs/cuda-kernels.md). float64 always uses the library.
+// Chooses the kernels of a call: of the candidates (forward.h, backward.h, sequence.h), those with
+// the least estimate, and remembers the last choices. For a test or a measurement, the environment
+// variable LLTM_CUDA_PATH selects candidates (docs/cuda-kernels.md). float64 always uses the
+// library.
 #pragma once
 
 #include "backward.h"
 #include "forward.h"
-#include "recurrence.h"
+#include "sequence.h"
 
 #include <c10/core/ScalarType.h>
 
@@ -34,26 +35,13 @@ void with_scalar(at::ScalarType dtype, const Run& run) {
   }
 }
 
-struct ForwardPlan {
-  Arithmetic arithmetic{};
-  CellType cell{};
-  ForwardChoice choice{};
-  ForwardPacks packs{};
-  int multiprocessors = 0;  // of the device
-
-  bool by_library() const { return choice.candidate->group == Group::kLibrary; }
-};
+/// That of a cell.
 ForwardPlan plan_forward(const DeviceFacts& device,
                          Arithmetic arithmetic,
-                         const ForwardProblem& problem,
-                         bool is_step = false,
-                         CellType cell = CellType::kLltm);
+                         const ForwardProblem& problem);
 
-/// The kernel that runs all steps of a sequence, or null if the steps are run one by one
-/// (recurrence.h). Raises c10::Error if LLTM_CUDA_PATH=block or cluster is impossible.
-const RecurrenceCandidate* plan_recurrence(const DeviceFacts& device,
-                                           const RecurrenceShape& shape,
-                                           double time_of_steps);
+/// Raises c10::Error if LLTM_CUDA_PATH=block or cluster is impossible.
+SequencePlan plan_sequence(const DeviceFacts& device, const SequenceShape& shape);
 
 /// The library's products if the batch or the state is empty.
 BackwardChoice plan_backward(const DeviceFacts& device, const BackwardShape& shape);

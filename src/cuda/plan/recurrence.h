@@ -1,8 +1,8 @@
-// Which kernel, if any, runs all steps of a sequence in one launch, and how long it takes. Plain
-// host code that queries no device.
+// The kernels that run all steps of a sequence in one launch: what each supports, and its time.
+// Plain host code that queries no device.
 #pragma once
 
-#include "../../cell/cell_type.h"
+#include "../../cell/with_cell.h"
 #include "../kernels/recurrence/tile.h"
 #include "../problem.h"
 #include "choice.h"
@@ -12,21 +12,58 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 
 namespace lltm::cuda {
 
+/// What a recurrence knows of a sequence, or of its backward.
 struct RecurrenceShape {
-  CellType cell;
-  std::optional<Arithmetic> arithmetic;  // none for float64
-  int64_t steps, rows, input_features, state_size;
-  bool backward;
+  using Tile = RecurrenceTile;
+  /// Microseconds of a step: of blocks by themselves at least `latency`, and `busy` for each of
+  /// those that a multiprocessor runs at once; of a cluster `latency`, and `busy` for each of its
+  /// rows, which its blocks send to each other.
+  struct Step {
+    double latency, busy;
+  };
+  struct Times {
+    Step forward, backward;
+  };
+
+  CellType cell{};
+  std::optional<Arithmetic> arithmetic{};  // none for float64
+  int64_t steps = 0, batch = 0, input_features = 0, state_size = 0;
+  bool backward = false;
   // Of the recurrence: one per chunk of z_x; 0 if the workspace has no room for z_x of a step.
   int64_t launches = 1;
   // In 16 bits, whether pairs of neighboring elements are aligned (kernels/recurrence/pairs.h), and
   // those of the input's rows.
   bool in_pairs = true, input_in_pairs = true;
+
+  bool operator==(const RecurrenceShape&) const = default;
+  int64_t gates() const { return gates_of(cell) * state_size; }
 };
+
+/// One kernel for all steps, forward and backward. The estimate is of all steps, the product with
+/// the inputs of a forward included, whether the kernel computes it or another one.
+using RecurrenceCandidate = Candidate<RecurrenceShape>;
+using RecurrenceChoice = Choice<RecurrenceShape>;
+template <>
+std::span<const RecurrenceCandidate> candidates();
+
+/// Why no kernel of a group, of blocks by themselves or of clusters, takes a sequence, in words
+/// that follow "LLTM_CUDA_PATH=block "; or empty.
+std::string why_no_recurrence(const RecurrenceShape& shape, const DeviceFacts& device, Group group);
+
+/// The rows that a block or a cluster takes at once: in clusters as few as keep all that are
+/// resident busy.
+int rows_of_group(const RecurrenceTile& tile, int64_t rows, const DeviceFacts& device);
+
+/// The candidate with the least time, or null if the steps should be run one by one, which takes
+/// time_of_steps microseconds. A selection of kernels for single steps means these; a selected
+/// candidate that does not support the sequence falls back to them.
+const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
+                                             const DeviceFacts& device,
+                                             const Selection& selection,
+                                             double time_of_steps);
 
 /// Whether kernels of this library should compute d_weights and d_input from d_gates of `rows` rows
 /// of one or more steps (gradient_products.cu). Which of them are wanted must not matter.
@@ -41,57 +78,5 @@ GradientParts parts_of_weight_gradient(int64_t rows,
                                        int64_t state_size,
                                        int64_t columns,
                                        const DeviceFacts& device);
-
-/// How a kernel multiplies.
-enum class RecurrenceProduct { kFma, kMma };
-
-/// Microseconds of a step: of blocks by themselves at least `latency`, and `busy` for each of those
-/// that a multiprocessor runs at once; of a cluster `latency`, and `busy` for each of its rows,
-/// which its blocks send to each other.
-struct RecurrenceStep {
-  double latency, busy;
-};
-
-/// One kernel for all steps, forward and backward.
-struct RecurrenceCandidate {
-  std::string_view name;
-  CellType cell;
-  RecurrenceProduct product;
-  RecurrenceTile tile;
-  int blocks_a_multiprocessor;  // that are resident at once
-  RecurrenceStep forward, backward;
-
-  bool in_clusters() const { return tile.cluster > 1; }
-};
-std::span<const RecurrenceCandidate> recurrence_candidates();
-
-/// Why no kernel of blocks by themselves, or of clusters, takes a sequence, in words that follow
-/// "LLTM_CUDA_PATH=block "; or empty.
-std::string why_no_recurrence(const RecurrenceShape& shape,
-                              const DeviceFacts& device,
-                              bool in_clusters);
-
-/// The rows that a block or a cluster takes at once: in clusters as few as keep all that are
-/// resident busy.
-int rows_of_group(const RecurrenceTile& tile, int64_t rows, const DeviceFacts& device);
-
-/// Whether a candidate computes a sequence correctly, even if slowly.
-bool supports(const RecurrenceCandidate& candidate,
-              const RecurrenceShape& shape,
-              const DeviceFacts& device);
-
-/// Microseconds of all steps, the product with the inputs of a forward included, whether the kernel
-/// computes it or the library.
-double recurrence_time(const RecurrenceCandidate& candidate,
-                       const RecurrenceShape& shape,
-                       const DeviceFacts& device);
-
-/// The candidate with the least time, or null if the steps should be run one by one, which takes
-/// time_of_steps microseconds. A selection of kernels for single steps means these; a selected
-/// candidate that does not support the sequence falls back to them.
-const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
-                                             const DeviceFacts& device,
-                                             const Selection& selection,
-                                             double time_of_steps);
 
 }  // namespace lltm::cuda

@@ -15,6 +15,7 @@ namespace lltm::cuda {
 
 /// The product of a step: (rows, gates) by (gates, state_size).
 struct SequenceGradientShape {
+  using Tile = TileShape;
   /// A chunk of K, to finish a full tile by itself, to exchange the sums of a cluster, and how many
   /// times as long a chunk takes if two blocks share a multiprocessor. Zero: none do.
   struct Times {

@@ -10,6 +10,8 @@
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <optional>
+
 namespace lltm::cuda {
 
 /// Makes a tensor's device current while this object lives, and provides what the cost model knows
@@ -27,10 +29,13 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  DeviceFacts facts() const {
-    DeviceFacts facts;
-    check_launch(device_facts(*at::cuda::getDeviceProperties(index_), &facts));
-    return facts;
+  const DeviceFacts& facts() const {
+    if (!facts_) {
+      DeviceFacts facts;
+      check_launch(device_facts(*at::cuda::getDeviceProperties(index_), &facts));
+      facts_ = facts;
+    }
+    return *facts_;
   }
   cudaStream_t stream() const { return c10::cuda::getCurrentCUDAStream(index_); }
   at::Tensor empty(at::IntArrayRef shape, c10::ScalarType dtype) const {
@@ -44,6 +49,7 @@ class Device {
  private:
   c10::DeviceIndex index_;
   c10::DeviceIndex previous_;
+  mutable std::optional<DeviceFacts> facts_;  // as soon as they are asked for
 };
 
 }  // namespace lltm::cuda

@@ -1,0 +1,113 @@
+#include "sequence.h"
+
+#include "input_product.h"
+
+#include <algorithm>
+
+namespace lltm::cuda {
+namespace {
+
+// The size of the workspace, and the most of it that a chunk of input or of z_x takes. The rest is
+// for copies of weights, up to StepOperands::kWeightsBytes, and for the state of the rows that are
+// run at a time.
+constexpr int64_t kWorkspaceBytes = 60 << 20, kChunkBytes = 16 << 20;
+
+/// Plans the steps of a layout that multiply the input, or that read z_x.
+StepsPlan plan_layout(StepsLayout layout,
+                      const SequenceShape& shape,
+                      const DeviceFacts& device,
+                      const Selection& selection) {
+  layout.copies_weights &= layout.weights_bytes() <= StepsLayout::kWeightsBytes;
+  StepsPlan plan{.layout = layout, .rows_at_a_time = layout.rows_at_a_time()};
+  if (layout.steps > 0 && (layout.copies_weights || shape.weights_have_rows)) {
+    const Matrix input = layout.input_features > 0 ? shape.input : Matrix{};
+    const ForwardProblem step = layout.problem(plan.rows_at_a_time, input, shape.weights);
+    plan.kernel = choose_forward(
+        forward_shape(*shape.arithmetic, step, /*is_step=*/true, shape.cell), device, selection);
+    plan.us = plan.kernel.choice.estimate.us;
+  }
+  return plan;
+}
+
+/// The same if z_x is computed before the steps.
+StepsPlan plan_with_hoisted_input(const SequenceShape& shape,
+                                  const DeviceFacts& device,
+                                  const Selection& selection) {
+  StepsLayout layout = shape.layout;
+  layout.hoisted_row = layout.gates + shape.copied_input_columns;
+  layout.input_features = 0;
+  layout.copies_input = false;
+  StepsPlan plan = plan_layout(layout, shape, device, selection);
+  const int64_t rows = plan.rows_at_a_time, steps = plan.layout.steps_a_chunk(rows);
+  const InputProductPlan product = plan_input_product({.arithmetic = *shape.arithmetic,
+                                                       .rows = steps * rows,
+                                                       .input_features = shape.input_features,
+                                                       .state_size = shape.state_size,
+                                                       .columns = layout.gates},
+                                                      device);
+  plan.us +=
+      product.us / static_cast<double>(steps) * static_cast<double>(ceil_div(layout.batch, rows));
+  return plan;
+}
+
+StepsPlan plan_steps(const SequenceShape& shape,
+                     const DeviceFacts& device,
+                     const Selection& selection) {
+  constexpr double kMargin = 1.1;  // the estimates are that uncertain
+  if (!shape.arithmetic) {
+    return {shape.layout};
+  }
+  if (shape.cell == CellType::kLstm) {
+    return plan_with_hoisted_input(shape, device, selection);
+  }
+  const StepsPlan plan = plan_layout(shape.layout, shape, device, selection);
+  if (shape.input_features == 0) {
+    return plan;
+  }
+  const StepsPlan hoisted = plan_with_hoisted_input(shape, device, selection);
+  const double us = plan.by_library() ? kSlowStep : plan.us;
+  return !hoisted.by_library() && kMargin * hoisted.us < us ? hoisted : plan;
+}
+
+}  // namespace
+
+int64_t StepsLayout::chunk_bytes() const {
+  return chunk_row() > 0 ? std::min((kWorkspaceBytes - weights_bytes()) / 3, kChunkBytes) : 0;
+}
+
+int64_t StepsLayout::steps_a_chunk(int64_t rows) const {
+  return std::clamp<int64_t>(
+      chunk_bytes() / (rows * chunk_row() * size), 1, std::max<int64_t>(steps, 1));
+}
+
+int64_t StepsLayout::rows_at_a_time() const {
+  const int64_t state_bytes = h.buffers * h_stride() * size +
+                              cell.buffers * state_size * static_cast<int64_t>(sizeof(float));
+  int64_t rows = batch;
+  if (state_bytes > 0) {
+    rows = std::min(rows, (kWorkspaceBytes - weights_bytes() - chunk_bytes()) / state_bytes);
+  }
+  if (chunk_row() > 0) {
+    rows = std::min(rows, chunk_bytes() / (chunk_row() * size));
+  }
+  return std::max<int64_t>(rows, 1);
+}
+
+SequencePlan choose_sequence(const SequenceShape& shape,
+                             const DeviceFacts& device,
+                             const Selection& selection) {
+  SequencePlan plan;
+  if (shape.backward) {
+    const SequenceGradientShape step{
+        shape.arithmetic, shape.steps, shape.batch, shape.state_size, shape.gates()};
+    plan.gradients = choose(step, device, selection);
+  } else {
+    plan.steps = plan_steps(shape, device, selection);
+  }
+  const double us = shape.backward ? plan.gradients.estimate.us : plan.steps.us;
+  plan.recurrence =
+      choose_recurrence(shape, device, selection, static_cast<double>(shape.steps) * us);
+  return plan;
+}
+
+}  // namespace lltm::cuda

@@ -1,0 +1,94 @@
+// How a sequence or its backward is computed: by one kernel for all steps (recurrence.h) or one
+// step after the other, by kernels (forward.h, sequence_gradients.h) or by the library. Plain host
+// code that queries no device.
+#pragma once
+
+#include "../step_problem.h"
+#include "forward.h"
+#include "recurrence.h"
+#include "sequence_gradients.h"
+
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// What carries h or the cell state from step to step.
+struct CarriedBy {
+  bool initial = false;  // the first step reads h0 or c0 in place
+  bool result = false;   // the others read what the step before kept: output or cells
+  int64_t buffers = 0;   // for the rest; two alternate
+
+  bool operator==(const CarriedBy&) const = default;
+};
+
+/// Where the steps of a forward store everything. It depends only on sizes and strides.
+struct StepsLayout : StepOperands {
+  int64_t steps = 0, batch = 0;
+  // Whether rows have lengths or resets of their own. Otherwise all run, starting and ending
+  // together.
+  bool own_rows = false;
+  CarriedBy h, cell;  // the cell state in float, in c_n where that is float
+  // Whether the last step writes c_n in place of cells, which are not kept.
+  bool last_step_writes_c_n = false;
+  // Elements of a row of z_x, in the operands' type, and of a copy of the input. Zero: the steps
+  // multiply the input.
+  int64_t hoisted_row = 0;
+
+  bool operator==(const StepsLayout&) const = default;
+  bool hoists_input() const { return hoisted_row > 0; }
+  bool has_start() const { return own_rows || !h.initial || !cell.initial; }
+  /// Elements of a row of a chunk, of z_x or of a copy of the input. Zero: there are no chunks.
+  int64_t chunk_row() const {
+    return hoists_input() ? hoisted_row : copies_input ? input_stride() : 0;
+  }
+  /// The steps of a chunk of `rows` rows.
+  int64_t steps_a_chunk(int64_t rows) const;
+  /// The number of rows whose part of the workspace fits its share.
+  int64_t rows_at_a_time() const;
+
+ private:
+  int64_t chunk_bytes() const;
+};
+
+/// Microseconds of a step that no model estimates.
+constexpr double kSlowStep = 20;
+
+/// How the steps of a forward are run.
+struct StepsPlan {
+  StepsLayout layout{};
+  int64_t rows_at_a_time = 0;
+  ForwardPlan kernel{};   // without a candidate where there are no kernels
+  double us = kSlowStep;  // of a step, with its part of z_x
+
+  /// Whether the library computes the products (library/sequence.h): in float64, on GPUs older than
+  /// sm_80, without steps, and for sizes at which it is faster.
+  bool by_library() const { return kernel.choice.candidate == nullptr || kernel.by_library(); }
+};
+
+/// What the planner knows of a sequence. All but the first part is of the steps of a forward.
+struct SequenceShape : RecurrenceShape {
+  StepsLayout layout{};  // if they multiply the input
+  int64_t copied_input_columns = 0;
+  // Only strides and alignment count, up to cache lines. Weights without rows: their columns are
+  // not contiguous.
+  Matrix input{}, weights{};
+  bool weights_have_rows = true;
+
+  bool operator==(const SequenceShape&) const = default;
+};
+
+/// One kernel for all steps or, if that is null, the kernels of single steps.
+struct SequencePlan {
+  const RecurrenceCandidate* recurrence = nullptr;
+  StepsPlan steps{};                   // of a forward
+  SequenceGradientChoice gradients{};  // of a backward
+};
+
+/// The way with the least time. The steps of a forward multiply the input themselves, unless it
+/// takes clearly less to compute z_x before; those of the LSTM, whose weights are two matrices,
+/// never do.
+SequencePlan choose_sequence(const SequenceShape& shape,
+                             const DeviceFacts& device,
+                             const Selection& selection);
+
+}  // namespace lltm::cuda
