@@ -3,6 +3,7 @@
 #include "backward.h"
 
 #include "../scheduler/gradient_schedule.h"
+#include "times.h"
 
 #include <algorithm>
 #include <cmath>
@@ -112,9 +113,10 @@ Estimate time(const BackwardShape& s, const DeviceFacts& device) {
   const int size = plan.rows;
   const bool small = size == 64;
   const auto block = [&](int64_t k, int shares) {
-    const auto chunks = static_cast<double>(ceil_div(s.chunks(k), shares));
-    return chunks * (small ? of.small_chunk : of.large_chunk) +
-           (small ? of.small_rest : of.large_rest);
+    return tiled_time(1,
+                      static_cast<double>(ceil_div(s.chunks(k), shares)),
+                      small ? of.small_chunk : of.large_chunk,
+                      small ? of.small_rest : of.large_rest);
   };
   const double state = block(s.gates(), plan.ranks), weight = block(s.batch, 1);
   const GradientShares shares = share_gradients(
@@ -134,19 +136,20 @@ namespace library {
 
 Estimate time(const BackwardShape& s, const DeviceFacts& device) {
   if (!s.arithmetic) {
-    return {0, 1};  // There is nothing else for float64.
+    return {};  // There is nothing else for float64.
   }
   if (s.batch > INT32_MAX) {
-    return {std::numeric_limits<double>::infinity(), 1};  // as in the forward
+    return {std::numeric_limits<double>::infinity()};  // as in the forward
   }
   const BackwardCosts::Library& of = device.costs->backward.library.of(*s.arithmetic);
   const auto gates = static_cast<double>(s.batch * s.gates());
   const auto columns = static_cast<double>(64 * (s.column_tiles(64) + s.state_column_tiles(64)));
-  const double products = 2 * gates * columns / of.rate;
-  return {of.launch + 3 * s.weights_bytes() / of.weights_rate * (s.vector_rows ? 1 : 2) +
-              2 * gates * s.element_bytes() / of.gates_rate +
-              (s.vector_rows ? products : of.unaligned_launch + of.unaligned * products),
-          1};
+  const bool anywhere = !s.vector_rows;
+  const LibraryProduct product{of.launch + (anywhere ? of.unaligned_launch : 0),
+                               (anywhere ? of.unaligned : 1) * 2 * gates * columns,
+                               of.rate};
+  return {product.time() + 3 * s.weights_bytes() / of.weights_rate * (anywhere ? 2 : 1) +
+          2 * gates * s.element_bytes() / of.gates_rate};
 }
 
 }  // namespace library
@@ -156,10 +159,7 @@ template <Estimate (*time)(const BackwardShape&, const DeviceFacts&)>
 Estimate estimate(const BackwardCandidate& of,
                   const BackwardShape& s,
                   const DeviceFacts& device,
-                  int ranks) {
-  if (ranks != 0) {
-    return {};
-  }
+                  int) {
   Estimate found = time(s, device);
   if (of.group != Group::kFewRows) {
     found.us += 10 * static_cast<double>(s.batch * s.state_size) * s.element_bytes() /

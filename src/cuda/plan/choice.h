@@ -38,8 +38,8 @@ struct Selection {
 /// The time of a candidate when `ranks` blocks share the K of a tile; zero ranks: it does not
 /// support the number. Only backwards have a plan.
 struct Estimate {
-  double us;
-  int ranks;
+  double us = 0;
+  int ranks = 1;
   GradientPlan plan{};
 };
 
@@ -70,8 +70,8 @@ struct Candidate {
   typename Shape::Times times{};  // of this tile
   /// Whether it computes a problem correctly, even if slowly.
   bool (*supports)(const Candidate&, const Shape&, const DeviceFacts&);
-  /// The time with `ranks` ranks or, if these are zero, the least over all numbers of ranks. Only
-  /// for problems that it supports.
+  /// The time with `ranks` ranks or, if these are zero, as always without ranks, the least over all
+  /// numbers of ranks. Only for problems that it supports.
   Estimate (*estimate)(const Candidate&, const Shape&, const DeviceFacts&, int ranks);
   /// Whether it is accurate enough to be chosen without being selected; null if it always is.
   bool (*is_exact)(const Candidate&, const Shape&) = nullptr;
@@ -113,7 +113,8 @@ Estimate estimate(const Candidate<Shape>& candidate,
                   const Shape& shape,
                   const DeviceFacts& device,
                   int ranks = 0) {
-  return candidate.estimate(candidate, shape, device, ranks);
+  return ranks != 0 && !candidate.has_ranks() ? Estimate{0, 0}
+                                              : candidate.estimate(candidate, shape, device, ranks);
 }
 
 template <typename Shape>

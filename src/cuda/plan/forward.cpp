@@ -1,6 +1,7 @@
 #include "forward.h"
 
 #include "../tile/shapes.h"
+#include "times.h"
 
 #include <algorithm>
 #include <cmath>
@@ -38,42 +39,50 @@ double unaligned_end(const ForwardCandidate& of,
 }
 
 // A copy of the operands into one matrix, one product by cuBLAS and one pointwise kernel.
-double library_time(const ForwardShape& shape, const DeviceFacts& device) {
-  const Costs& all = *device.costs;
+Estimate time_by_library(const ForwardCandidate&,
+                         const ForwardShape& shape,
+                         const DeviceFacts& device,
+                         int) {
   if (shape.batch > INT32_MAX) {
-    return std::numeric_limits<double>::infinity();  // which BLAS counts in 32 bits
+    return {std::numeric_limits<double>::infinity()};  // which BLAS counts in 32 bits
   }
-  const auto& costs = all.forward.library;
+  const auto& costs = device.costs->forward.library;
+  const auto& step = device.costs->step.library;
   const ForwardCosts::Library& of = costs.in.of(shape.arithmetic);
   const auto batch = static_cast<double>(shape.batch);
-  const double rate = of.rate * std::clamp(batch / of.rows, 0.2, 1.0);
-  // With few rows the library spends its time reading weights, in part with too few blocks. Rows
-  // that start anywhere rule out cuBLAS's fastest kernels, except for one or two rows, which are
-  // multiplied as vectors.
-  const double arithmetic = 2 * multiplications(shape, 1) / rate;
-  const double reading = weights_bytes(shape) / costs.unaligned_weights_rate;
-  const double products =
-      shape.vector_rows ? std::max(arithmetic, weights_bytes(shape) / costs.weights_rate)
-                        : costs.unaligned_launch +
-                              std::max(of.unaligned * arithmetic,
-                                       (shape.batch <= 2 ? 1 : costs.unaligned_reads) * reading);
+  const double gates = batch * static_cast<double>(shape.gates());
+  // With few rows the library spends its time reading weights, in part with too few blocks.
+  LibraryProduct product{.launch = shape.is_step ? step.launch : of.launch,
+                         .operations = 2 * multiplications(shape, 1),
+                         .rate = of.rate * std::clamp(batch / of.rows, 0.2, 1.0),
+                         .bytes = weights_bytes(shape),
+                         .read_rate = costs.weights_rate};
+  if (!shape.vector_rows) {
+    // Rows that start anywhere rule out cuBLAS's fastest kernels, except for one or two rows, which
+    // are multiplied as vectors.
+    product.launch += costs.unaligned_launch;
+    product.operations *= of.unaligned;
+    product.bytes *= shape.batch <= 2 ? 1 : costs.unaligned_reads;
+    product.read_rate = costs.unaligned_weights_rate;
+  }
+  const double us = product.time();
   if (shape.is_step) {
-    const auto& step = all.step.library;
-    return step.alone * (step.launch + products +
-                         static_cast<double>(shape.batch * shape.gates()) * step.element);
+    return {step.alone * (us + gates * step.element)};
   }
   const int size = element_size(shape.arithmetic);
-  return of.launch + products +
-         2 * static_cast<double>(shape.batch * shape.width()) * size / costs.copy_rate +
-         5 * static_cast<double>(shape.batch * shape.gates()) * size / costs.rate;
+  return {us + size * (2 * batch * static_cast<double>(shape.width()) / costs.copy_rate +
+                       5 * gates / costs.rate)};
 }
 
-double few_rows_time(const ForwardShape& shape, const DeviceFacts& device) {
+Estimate few_rows_time(const ForwardCandidate&,
+                       const ForwardShape& shape,
+                       const DeviceFacts& device,
+                       int) {
   const Costs& all = *device.costs;
   if (shape.is_step) {
     const auto& step = all.step.few_rows;
-    return step.launch + weights_bytes(shape) * std::sqrt(shape.batch) / step.rate +
-           step.a_row * static_cast<double>(shape.batch - 1);
+    return {step.launch + weights_bytes(shape) * std::sqrt(shape.batch) / step.rate +
+            step.a_row * static_cast<double>(shape.batch - 1)};
   }
   const auto& costs = all.forward.few_rows;
   const ForwardCosts::FewRows& of = !shape.vector_rows           ? costs.unaligned
@@ -88,7 +97,7 @@ double few_rows_time(const ForwardShape& shape, const DeviceFacts& device) {
   const int64_t columns =
       ceil_div(groups * shape.state_size, device.multiprocessors) * device.multiprocessors;
   const auto elements = static_cast<double>(3 * columns * shape.width());
-  return launch + of.launch_a_row * more_rows + elements * (1 + of.a_row * more_rows) / of.rate;
+  return {launch + of.launch_a_row * more_rows + elements * (1 + of.a_row * more_rows) / of.rate};
 }
 
 // The time of a chunk of 128 bytes by mma.sync, relative to 16 bits.
@@ -183,9 +192,9 @@ Estimate tiles_time(const ForwardCandidate& of,
       read_rate = std::min(read_rate, active * costs.block_read_rate) /
                   (shape.weights_in_lines ? 1 : costs.read_across_lines);
     }
-    const double work = std::max(waves * chunks_a_rank * chunk, weights_bytes(shape) / read_rate);
     const double end = tile.block + exchange + unaligned / ranks;
-    return work + waves * end + state_traffic(shape) / costs.write_rate;
+    return tiled_time(waves, chunks_a_rank, chunk, end, weights_bytes(shape) / read_rate) +
+           state_traffic(shape) / costs.write_rate;
   };
   Estimate best = best_ranks(of.most_ranks, wanted_ranks, time_with);
   if (shape.pack_bytes > 0) {
@@ -244,13 +253,14 @@ Estimate step_time(const ForwardCandidate& of,
     const double end = tile.block + exchange + unaligned / ranks;
     if (steps_at_once > 1) {
       const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
-      return std::max({late_time + end, early_time / ahead + costs.early_start, read}) + traffic;
+      const double least = std::max(early_time / ahead + costs.early_start, read);
+      return tiled_time(1, 1, late_time, end, /*reading=*/0, least) + traffic;
     }
     const double used = static_cast<double>(blocks) / resident;
     const auto& waves = cluster > 1 ? costs.waves_of_clusters : costs.waves;
-    const double more_waves = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
-    return std::max((end + tile.alone + early_time + late_time) * (1 + std::max(more_waves, 0.0)),
-                    read) +
+    const double more = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
+    return tiled_time(
+               1 + std::max(more, 0.0), 1, early_time + late_time, end + tile.alone, 0, read) +
            traffic;
   });
 }
@@ -289,15 +299,6 @@ bool tiles_support(const ForwardCandidate& of,
   return shape.cell == CellType::kLltm && ours_run(shape, device) &&
          (!shape.is_step || shape.pack_bytes == 0) &&
          (of.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024);
-}
-
-// The time of a candidate that has no ranks.
-template <double (*time)(const ForwardShape&, const DeviceFacts&)>
-Estimate without_ranks(const ForwardCandidate&,
-                       const ForwardShape& shape,
-                       const DeviceFacts& device,
-                       int ranks) {
-  return {time(shape, device), ranks == 0 ? 1 : 0};
 }
 
 Estimate wgmma_time(const ForwardCandidate& of,
@@ -354,7 +355,7 @@ constexpr ForwardCandidate tiles(std::string_view name,
 // costs.h. The LSTM has steps only, which never multiply x.
 // clang-format off
 constexpr ForwardCandidate kCandidates[] = {
-    {"forward_few_rows", Group::kFewRows, {kMostFewRows, 1}, {}, few_rows_supports, without_ranks<few_rows_time>},
+    {"forward_few_rows", Group::kFewRows, {kMostFewRows, 1}, {}, few_rows_supports, few_rows_time},
     wgmma("forward_wgmma_64x8", {64, 8}, 8,
         {.cell = {.chunk = 0.128, .block = 1.53}, .step = {.chunk = 0.146, .input_chunk = 0.0225, .block = 1.72, .alone = -0.718}}),
     wgmma("forward_wgmma_64x24", {64, 24}, 8,
@@ -390,7 +391,7 @@ constexpr ForwardCandidate kCandidates[] = {
         {.cell = {.chunk = 0.738, .block = 2.54}}),
     tiles("forward_tiles_128x32", {128, 32}, 8,
         {.cell = {.chunk = 1.07, .block = 3.46}}),
-    {"forward_library", Group::kLibrary, {1, 1}, {}, supports_everything, without_ranks<library_time>},
+    {"forward_library", Group::kLibrary, {1, 1}, {}, supports_everything, time_by_library},
 };
 // clang-format on
 

@@ -1,6 +1,7 @@
 // How the products of the backward by wgmma are divided: the plan with the least estimate.
 #include "../scheduler/schedule_gradients.h"
 #include "backward.h"
+#include "times.h"
 
 #include <algorithm>
 #include <utility>
@@ -39,8 +40,8 @@ double products_time(const BackwardShape& s,
                      const GradientPlan& plan) {
   const GradientSchedule schedule = schedule_of(s, plan, /*d_old_h=*/true);
   const int state_units = schedule.state.units, weight_units = schedule.weights.units;
-  double state = schedule.state.chunks.of(0) * of.state_chunk + of.state_tile;
-  double weight = schedule.weights.chunks.of(0) * of.weight_chunk + of.weight_tile;
+  double state = tiled_time(1, schedule.state.chunks.of(0), of.state_chunk, of.state_tile);
+  double weight = tiled_time(1, schedule.weights.chunks.of(0), of.weight_chunk, of.weight_tile);
   double a_megabyte = of.megabyte;
   if (s.state_size * s.element_bytes() % 16 != 0 || s.width() * s.element_bytes() % 16 != 0) {
     // Parts go to a workspace, whose rows are aligned.
@@ -66,9 +67,10 @@ double products_time(const BackwardShape& s, const BackwardCosts& all, const Gra
   const auto& costs = all.wgmma_float32;
   const BackwardCosts::Float32Tile& of = plan.rows == 64 ? costs.tile_64x96 : costs.tile_128x96;
   const GradientSchedule schedule = schedule_of(s, plan, s.forms_d_old_h);
+  const double exchange = plan.ranks > 1 ? of.exchange : 0;
   const double state =
-      schedule.state.chunks.of(0) * of.chunk + of.state_tile + (plan.ranks > 1 ? of.exchange : 0);
-  const double weight = schedule.weights.chunks.of(0) * of.chunk + of.weight_tile;
+      tiled_time(1, schedule.state.chunks.of(0), of.chunk, of.state_tile + exchange);
+  const double weight = tiled_time(1, schedule.weights.chunks.of(0), of.chunk, of.weight_tile);
   return schedule.shares.makespan(state, weight) +
          (plan.weight_parts > 1
               ? costs.sum + (plan.weight_parts + 1) * s.weights_bytes() / costs.sum_rate

@@ -1,6 +1,7 @@
 #include "input_product.h"
 
 #include "../tile/shapes.h"
+#include "times.h"
 
 #include <limits>
 #include <optional>
@@ -33,11 +34,12 @@ double library_rate(Arithmetic arithmetic) {
   }
 }
 
-double library_time(const InputProductShape& shape) {
-  return kLibraryLaunch +
-         static_cast<double>(shape.rows) * static_cast<double>(shape.columns) *
-             (static_cast<double>(shape.input_features) / library_rate(shape.arithmetic) +
-              element_size(shape.arithmetic) / kTraffic);
+double time_by_library(const InputProductShape& shape) {
+  const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.columns);
+  const LibraryProduct product{kLibraryLaunch,
+                               elements * static_cast<double>(shape.input_features),
+                               library_rate(shape.arithmetic)};
+  return product.time() + elements * element_size(shape.arithmetic) / kTraffic;
 }
 
 /// By three TF32 products, in tiles of 64 or 128 rows. Microseconds of the launch, a chunk of K,
@@ -50,9 +52,11 @@ constexpr Float32Tile kFloat32Tiles[] = {{64, 3.5, 0.52, 1.3}, {128, 3.5, 0.755,
 
 double time_of(const Float32Tile& of, const InputProductShape& shape, const DeviceFacts& device) {
   const int64_t tiles = ceil_div(shape.rows, of.rows) * ceil_div(shape.columns, kThreeTf32Columns);
-  const auto chunks = static_cast<double>(ceil_div(shape.input_features, kThreeTf32Chunk));
-  return of.launch + static_cast<double>(ceil_div(tiles, device.multiprocessors)) *
-                         (chunks * of.chunk + of.rest);
+  return of.launch +
+         tiled_time(static_cast<double>(ceil_div(tiles, device.multiprocessors)),
+                    static_cast<double>(ceil_div(shape.input_features, kThreeTf32Chunk)),
+                    of.chunk,
+                    of.rest);
 }
 
 /// The time of the copies of what TMA cannot describe, even if all rows are contiguous; none if the
@@ -77,7 +81,7 @@ InputProductPlan plan_input_product(const InputProductShape& shape, const Device
   InputProductPlan best{
       .kernel = is_small(shape) ? InputProductKernel::kSmall : InputProductKernel::kLibrary,
       .tile_rows = 0,
-      .us = library_time(shape)};
+      .us = time_by_library(shape)};
   constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max() - 128;  // TMA counts in 32 bits
   if (best.is_own() || shape.arithmetic != Arithmetic::kFloat32 || !device.wgmma ||
       shape.input_features == 0 || shape.rows > kMostRows) {

@@ -1,6 +1,7 @@
 #include "recurrence.h"
 
 #include "input_product.h"
+#include "times.h"
 
 #include <algorithm>
 #include <array>
@@ -70,7 +71,7 @@ bool supports_sequence(const RecurrenceCandidate& of,
 Estimate time_of_sequence(const RecurrenceCandidate& of,
                           const RecurrenceShape& shape,
                           const DeviceFacts& device,
-                          int ranks) {
+                          int) {
   const bool in_clusters = of.group == Group::kCluster, x_inside = of.tile.x_inside;
   const RecurrenceShape::Step& step = shape.backward ? of.times.backward : of.times.forward;
   const int group_rows = rows_of_group(of.tile, shape.batch, device);
@@ -98,9 +99,10 @@ Estimate time_of_sequence(const RecurrenceCandidate& of,
     prologue -= product.is_own() ? kHidden : 0;
     input = launches * product.us;
   }
-  const auto waves = static_cast<double>(ceil_div(a_multiprocessor, resident));
-  return {input + waves * (launches * prologue + static_cast<double>(shape.steps) * time_of_step),
-          ranks == 0 ? 1 : 0};
+  return {input + tiled_time(static_cast<double>(ceil_div(a_multiprocessor, resident)),
+                             static_cast<double>(shape.steps),
+                             time_of_step,
+                             launches * prologue)};
 }
 
 /// A row of the table. The name, recurrence_[lstm_]PRODUCT_STATExROWS[_x|_clusterBLOCKS], says what

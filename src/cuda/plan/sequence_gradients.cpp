@@ -1,6 +1,8 @@
 // The candidates for a step of a sequence's backward: what each supports, and its estimated time.
 #include "sequence_gradients.h"
 
+#include "times.h"
+
 #include <algorithm>
 
 namespace lltm::cuda {
@@ -49,21 +51,23 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
                                   active * chunk_bytes / chunk_rate);
     const double finish =
         tile.finish * rows / of.tile.rows / ranks + (ranks > 1 ? tile.exchange : 0);
-    const double step =
-        static_cast<double>(ceil_div(blocks, resident)) *
-        (costs.launch + static_cast<double>(ceil_div(chunks, ranks)) * chunk + finish);
-    return std::max(step, least) + transposing;
+    return tiled_time(static_cast<double>(ceil_div(blocks, resident)),
+                      static_cast<double>(ceil_div(chunks, ranks)),
+                      chunk,
+                      costs.launch + finish,
+                      /*reading=*/0,
+                      least) +
+           transposing;
   });
 }
 
 /// A product by ATen and a pointwise kernel.
-Estimate library_time(const SequenceGradientCandidate&,
-                      const SequenceGradientShape& shape,
-                      const DeviceFacts& device,
-                      int wanted) {
-  const int ranks = wanted == 0 ? 1 : 0;
+Estimate time_by_library(const SequenceGradientCandidate&,
+                         const SequenceGradientShape& shape,
+                         const DeviceFacts& device,
+                         int) {
   if (!shape.arithmetic) {
-    return {0, ranks};  // There is nothing else for float64.
+    return {};  // There is nothing else for float64.
   }
   const SequenceBackwardCosts& costs = device.costs->sequence_backward;
   const SequenceBackwardCosts::Library& of = costs.library.in.of(*shape.arithmetic);
@@ -71,12 +75,13 @@ Estimate library_time(const SequenceGradientCandidate&,
   const auto state_size = static_cast<double>(shape.state_size);
   const double weights = static_cast<double>(shape.gates) * state_size;
   const int size = element_size(*shape.arithmetic);
-  const double rate = of.rate * std::clamp(rows / costs.library.rows, 0.1, 1.0);
-  const double product = std::max(2 * rows * weights / rate, weights * size / of.read_rate);
-  const bool vector_rows = shape.state_size * size % 16 == 0;
-  return {costs.library.beside_others * (of.launch + product * (vector_rows ? 1 : of.unaligned) +
-                                         rows * state_size * of.element),
-          ranks};
+  const double slower = shape.state_size * size % 16 == 0 ? 1 : of.unaligned;
+  const LibraryProduct product{of.launch,
+                               slower * 2 * rows * weights,
+                               of.rate * std::clamp(rows / costs.library.rows, 0.1, 1.0),
+                               slower * weights * size,
+                               of.read_rate};
+  return {costs.library.beside_others * (product.time() + rows * state_size * of.element)};
 }
 
 // Blocks are counted in 32 bits.
@@ -140,7 +145,7 @@ constexpr SequenceGradientCandidate kCandidates[] = {
         {.chunk = {.float32 = 0.467, .tf32 = 0.333, .half = 0.302}, .finish = 2.57, .exchange = 0.531, .shared = 1.5}),
     tiles("sequence_backward_tiles_64x64", {64, 64},
         {.chunk = {.float32 = 1.07, .tf32 = 0.578, .half = 0.536}, .finish = 8.23, .exchange = 0.947, .shared = 1.71}),
-    {"sequence_backward_library", Group::kLibrary, {}, {}, supports_everything, library_time},
+    {"sequence_backward_library", Group::kLibrary, {}, {}, supports_everything, time_by_library},
 };
 // clang-format on
 
