@@ -28,12 +28,12 @@ COSTS_H = (PLAN / "costs.h").read_text()
 # Cf. test/unit/device_facts.h.
 RESIDENT = [132, 132, 126, 120, 100, 126, 98, 120, *[0] * 7, 112]
 RESIDENT_BY_TWO = [264, 264, 252, 248, 235, 252, 224, 240, *[0] * 8]
-H200 = model.Facts.of([132, 227 * 1024, 1, 1, *RESIDENT, *RESIDENT_BY_TWO])
+H200 = model.Facts.of([132, 227 * 1024, 1980, 4917, 1, 1, *RESIDENT, *RESIDENT_BY_TWO])
 GPU = f"NVIDIA H200, 2026-11-22: {' '.join(map(str, H200.numbers()))}"
 
 
 def test_facts_of_another_version_are_refused():
-    with pytest.raises(ValueError, match="expected 36 facts about the GPU, got 20: measure them again"):
+    with pytest.raises(ValueError, match="expected 38 facts about the GPU, got 20: measure them again"):
         model.Facts.of(H200.numbers()[:20])
 
 

@@ -157,8 +157,12 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name,
   *result = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = lltm::test::fake_cuda().shared_bytes_a_block;
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  *value = attribute == cudaDevAttrClockRate         ? 1'755'000
+           : attribute == cudaDevAttrMemoryClockRate ? 1'593'000
+           : attribute == cudaDevAttrGlobalMemoryBusWidth
+               ? 5120
+               : lltm::test::fake_cuda().shared_bytes_a_block;
   return lltm::test::fails() ? cudaErrorMemoryAllocation : cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {

@@ -165,6 +165,30 @@ TEST(Model, TakesACandidateByItsName) {
   }
 }
 
+TEST(Model, ScalesWhatWasMeasuredToTheGpu) {
+  DeviceFacts slow = kH200, few = kH200, narrow = kH200, wide = kH200;
+  slow.clock /= 2;
+  few.multiprocessors /= 4;
+  narrow.bandwidth /= 10;
+  wide.bandwidth *= 2;
+  // How many times as long a candidate takes.
+  const auto times = [](std::string_view name, int64_t batch, const DeviceFacts& device) {
+    const ForwardShape shape = shape_of(Arithmetic::kBFloat16, batch, 4096, 4096);
+    const auto time = [&](const DeviceFacts& of) {
+      return choose(shape, of, {.name = name}).estimate.us;
+    };
+    return time(device) / time(kH200);
+  };
+  for (const std::string_view name : {"forward_library", "forward_wgmma_128x64_pairs"}) {
+    EXPECT_NEAR(times(name, 4096, slow), 2, 0.15) << name;
+    EXPECT_EQ(times(name, 4096, narrow), 1) << name;
+    EXPECT_GT(times(name, 1, narrow), 4) << name;
+    EXPECT_EQ(times(name, 1, wide), 1) << name;  // no GPU with more was measured
+  }
+  EXPECT_NEAR(times("forward_library", 4096, few), 4, 0.5);
+  EXPECT_LT(times("forward_library", 1, few), 1.1);
+}
+
 TEST(Model, AddsWhatPackingTakes) {
   const auto time = [](int64_t pack_bytes) {
     ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);

@@ -270,6 +270,8 @@ TEST(Launches, HaveWgmmaAndClustersOnlyInCodeThatDoes) {
   }
   const DeviceFacts hopper = facts_with(90, 90, kThreadsWithWgmma);
   EXPECT_TRUE(hopper.tiles && hopper.clusters() && hopper.wgmma);
+  EXPECT_EQ(hopper.clock, 1755);
+  EXPECT_EQ(hopper.bandwidth, 2039);
 }
 
 TEST(Launches, AreRefusedWhereTmaCannotDescribeAMatrix) {

@@ -25,6 +25,8 @@ class Facts(ctypes.Structure):
     _fields_ = (
         ("multiprocessors", ctypes.c_int),
         ("shared_bytes_a_block", ctypes.c_int),
+        ("clock", ctypes.c_int),
+        ("bandwidth", ctypes.c_int),
         ("tiles", ctypes.c_bool),
         ("wgmma", ctypes.c_bool),
         ("resident", _CLUSTERS),
@@ -34,17 +36,17 @@ class Facts(ctypes.Structure):
 
     def numbers(self) -> list[int]:
         """All facts but the constants."""
-        first = (self.multiprocessors, self.shared_bytes_a_block, self.tiles, self.wgmma)
+        first = (self.multiprocessors, self.shared_bytes_a_block, self.clock, self.bandwidth, self.tiles, self.wgmma)
         return [int(number) for number in (*first, *self.resident, *self.resident_by_two)]
 
     @classmethod
     def of(cls, numbers: Sequence[int]) -> Facts:
         sizes = _CLUSTERS._length_
-        if len(numbers) != 4 + 2 * sizes:
-            raise ValueError(f"expected {4 + 2 * sizes} facts about the GPU, got {len(numbers)}: measure them again")
-        tiles, wgmma = (bool(number) for number in numbers[2:4])
-        resident, by_two = numbers[4 : 4 + sizes], numbers[4 + sizes :]
-        return cls(*numbers[:2], tiles, wgmma, _CLUSTERS(*resident), _CLUSTERS(*by_two))
+        if len(numbers) != 6 + 2 * sizes:
+            raise ValueError(f"expected {6 + 2 * sizes} facts about the GPU, got {len(numbers)}: measure them again")
+        tiles, wgmma = (bool(number) for number in numbers[4:6])
+        resident, by_two = numbers[6 : 6 + sizes], numbers[6 + sizes :]
+        return cls(*numbers[:4], tiles, wgmma, _CLUSTERS(*resident), _CLUSTERS(*by_two))
 
 
 _NUMBER = r"-?\d+(?:\.\d+)?(?:e-?\d+)?"

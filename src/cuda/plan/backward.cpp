@@ -113,7 +113,8 @@ Estimate time(const BackwardShape& s, const DeviceFacts& device) {
   const int size = plan.rows;
   const bool small = size == 64;
   const auto block = [&](int64_t k, int shares) {
-    return tiled_time(1,
+    return tiled_time(device,
+                      1,
                       static_cast<double>(ceil_div(s.chunks(k), shares)),
                       small ? of.small_chunk : of.large_chunk,
                       small ? of.small_rest : of.large_rest);
@@ -148,7 +149,7 @@ Estimate time(const BackwardShape& s, const DeviceFacts& device) {
   const LibraryProduct product{of.launch + (anywhere ? of.unaligned_launch : 0),
                                (anywhere ? of.unaligned : 1) * 2 * gates * columns,
                                of.rate};
-  return {product.time() + 3 * s.weights_bytes() / of.weights_rate * (anywhere ? 2 : 1) +
+  return {product.time(device) + 3 * s.weights_bytes() / of.weights_rate * (anywhere ? 2 : 1) +
           2 * gates * s.element_bytes() / of.gates_rate};
 }
 

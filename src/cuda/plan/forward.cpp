@@ -65,7 +65,7 @@ Estimate time_by_library(const ForwardCandidate&,
     product.bytes *= shape.batch <= 2 ? 1 : costs.unaligned_reads;
     product.read_rate = costs.unaligned_weights_rate;
   }
-  const double us = product.time();
+  const double us = product.time(device);
   if (shape.is_step) {
     return {step.alone * (us + gates * step.element)};
   }
@@ -193,7 +193,7 @@ Estimate tiles_time(const ForwardCandidate& of,
                   (shape.weights_in_lines ? 1 : costs.read_across_lines);
     }
     const double end = tile.block + exchange + unaligned / ranks;
-    return tiled_time(waves, chunks_a_rank, chunk, end, weights_bytes(shape) / read_rate) +
+    return tiled_time(device, waves, chunks_a_rank, chunk, end, weights_bytes(shape) / read_rate) +
            state_traffic(shape) / costs.write_rate;
   };
   Estimate best = best_ranks(of.most_ranks, wanted_ranks, time_with);
@@ -253,14 +253,20 @@ Estimate step_time(const ForwardCandidate& of,
     const double end = tile.block + exchange + unaligned / ranks;
     if (steps_at_once > 1) {
       const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
-      const double least = std::max(early_time / ahead + costs.early_start, read);
-      return tiled_time(1, 1, late_time, end, /*reading=*/0, least) + traffic;
+      const double early = (early_time / ahead + costs.early_start) * device.slower();
+      return std::max(tiled_time(device, 1, 1, late_time, end, /*reading=*/0, read), early) +
+             traffic;
     }
     const double used = static_cast<double>(blocks) / resident;
     const auto& waves = cluster > 1 ? costs.waves_of_clusters : costs.waves;
     const double more = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
-    return tiled_time(
-               1 + std::max(more, 0.0), 1, early_time + late_time, end + tile.alone, 0, read) +
+    return tiled_time(device,
+                      1 + std::max(more, 0.0),
+                      1,
+                      early_time + late_time,
+                      end + tile.alone,
+                      0,
+                      read) +
            traffic;
   });
 }

@@ -37,11 +37,13 @@ constexpr TileSizes kTiles[] = {
 /// In 16 bits and TF32.
 double products_time(const BackwardShape& s,
                      const GradientCosts::Tiles& of,
-                     const GradientPlan& plan) {
+                     const GradientPlan& plan,
+                     const DeviceFacts& device) {
   const GradientSchedule schedule = schedule_of(s, plan, /*d_old_h=*/true);
   const int state_units = schedule.state.units, weight_units = schedule.weights.units;
-  double state = tiled_time(1, schedule.state.chunks.of(0), of.state_chunk, of.state_tile);
-  double weight = tiled_time(1, schedule.weights.chunks.of(0), of.weight_chunk, of.weight_tile);
+  double state = tiled_time(device, 1, schedule.state.chunks.of(0), of.state_chunk, of.state_tile);
+  double weight =
+      tiled_time(device, 1, schedule.weights.chunks.of(0), of.weight_chunk, of.weight_tile);
   double a_megabyte = of.megabyte;
   if (s.state_size * s.element_bytes() % 16 != 0 || s.width() * s.element_bytes() % 16 != 0) {
     // Parts go to a workspace, whose rows are aligned.
@@ -63,14 +65,15 @@ double products_time(const BackwardShape& s,
 }
 
 /// In float32.
-double products_time(const BackwardShape& s, const BackwardCosts& all, const GradientPlan& plan) {
-  const auto& costs = all.wgmma_float32;
+double products_time(const BackwardShape& s, const GradientPlan& plan, const DeviceFacts& device) {
+  const auto& costs = device.costs->backward.wgmma_float32;
   const BackwardCosts::Float32Tile& of = plan.rows == 64 ? costs.tile_64x96 : costs.tile_128x96;
   const GradientSchedule schedule = schedule_of(s, plan, s.forms_d_old_h);
   const double exchange = plan.ranks > 1 ? of.exchange : 0;
   const double state =
-      tiled_time(1, schedule.state.chunks.of(0), of.chunk, of.state_tile + exchange);
-  const double weight = tiled_time(1, schedule.weights.chunks.of(0), of.chunk, of.weight_tile);
+      tiled_time(device, 1, schedule.state.chunks.of(0), of.chunk, of.state_tile + exchange);
+  const double weight =
+      tiled_time(device, 1, schedule.weights.chunks.of(0), of.chunk, of.weight_tile);
   return schedule.shares.makespan(state, weight) +
          (plan.weight_parts > 1
               ? costs.sum + (plan.weight_parts + 1) * s.weights_bytes() / costs.sum_rate
@@ -113,7 +116,8 @@ void consider_ranks(Estimate& best,
           (!shares_weights || (ranks > 1 && s.chunks(s.batch) >= ranks))) {
         plan.shares_state = shares_state;
         plan.shares_weights = shares_weights;
-        keep_best(best, plan, products_time(s, costs.*of.costs, plan) + costs.exchange[log]);
+        keep_best(
+            best, plan, products_time(s, costs.*of.costs, plan, device) + costs.exchange[log]);
       }
     }
   }
@@ -137,7 +141,7 @@ void consider_parts(Estimate& best,
           has_chunks_for(weight_parts, s.chunks(s.batch))) {
         plan.state_parts = state_parts;
         plan.weight_parts = weight_parts;
-        keep_best(best, plan, products_time(s, costs.*of.costs, plan));
+        keep_best(best, plan, products_time(s, costs.*of.costs, plan, device));
       }
     }
   }
@@ -192,7 +196,7 @@ Estimate choose_float32_gradient_plan(const BackwardShape& s, const DeviceFacts&
                                 .shares_state = ranks > 1,
                                 .weight_parts = parts,
                                 .blocks = resident};
-        const double us = products_time(s, device.costs->backward, plan);
+        const double us = products_time(s, plan, device);
         // More parts have to pay off, since all of them are written, read and added.
         const double factor = parts > best.plan.weight_parts ? 1.05 : 1;
         if (best.plan.blocks == 0 || us * factor < best.us) {

@@ -34,12 +34,12 @@ double library_rate(Arithmetic arithmetic) {
   }
 }
 
-double time_by_library(const InputProductShape& shape) {
+double time_by_library(const InputProductShape& shape, const DeviceFacts& device) {
   const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.columns);
   const LibraryProduct product{kLibraryLaunch,
                                elements * static_cast<double>(shape.input_features),
                                library_rate(shape.arithmetic)};
-  return product.time() + elements * element_size(shape.arithmetic) / kTraffic;
+  return product.time(device) + elements * element_size(shape.arithmetic) / kTraffic;
 }
 
 /// By three TF32 products, in tiles of 64 or 128 rows. Microseconds of the launch, a chunk of K,
@@ -53,7 +53,8 @@ constexpr Float32Tile kFloat32Tiles[] = {{64, 3.5, 0.52, 1.3}, {128, 3.5, 0.755,
 double time_of(const Float32Tile& of, const InputProductShape& shape, const DeviceFacts& device) {
   const int64_t tiles = ceil_div(shape.rows, of.rows) * ceil_div(shape.columns, kThreeTf32Columns);
   return of.launch +
-         tiled_time(static_cast<double>(ceil_div(tiles, device.multiprocessors)),
+         tiled_time(device,
+                    static_cast<double>(ceil_div(tiles, device.multiprocessors)),
                     static_cast<double>(ceil_div(shape.input_features, kThreeTf32Chunk)),
                     of.chunk,
                     of.rest);
@@ -81,7 +82,7 @@ InputProductPlan plan_input_product(const InputProductShape& shape, const Device
   InputProductPlan best{
       .kernel = is_small(shape) ? InputProductKernel::kSmall : InputProductKernel::kLibrary,
       .tile_rows = 0,
-      .us = time_by_library(shape)};
+      .us = time_by_library(shape, device)};
   constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max() - 128;  // TMA counts in 32 bits
   if (best.is_own() || shape.arithmetic != Arithmetic::kFloat32 || !device.wgmma ||
       shape.input_features == 0 || shape.rows > kMostRows) {

@@ -99,7 +99,8 @@ Estimate time_of_sequence(const RecurrenceCandidate& of,
     prologue -= product.is_own() ? kHidden : 0;
     input = launches * product.us;
   }
-  return {input + tiled_time(static_cast<double>(ceil_div(a_multiprocessor, resident)),
+  return {input + tiled_time(device,
+                             static_cast<double>(ceil_div(a_multiprocessor, resident)),
                              static_cast<double>(shape.steps),
                              time_of_step,
                              launches * prologue)};

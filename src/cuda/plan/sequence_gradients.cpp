@@ -51,7 +51,8 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
                                   active * chunk_bytes / chunk_rate);
     const double finish =
         tile.finish * rows / of.tile.rows / ranks + (ranks > 1 ? tile.exchange : 0);
-    return tiled_time(static_cast<double>(ceil_div(blocks, resident)),
+    return tiled_time(device,
+                      static_cast<double>(ceil_div(blocks, resident)),
                       static_cast<double>(ceil_div(chunks, ranks)),
                       chunk,
                       costs.launch + finish,
@@ -81,7 +82,7 @@ Estimate time_by_library(const SequenceGradientCandidate&,
                                of.rate * std::clamp(rows / costs.library.rows, 0.1, 1.0),
                                slower * weights * size,
                                of.read_rate};
-  return {costs.library.beside_others * (product.time() + rows * state_size * of.element)};
+  return {costs.library.beside_others * (product.time(device) + rows * state_size * of.element)};
 }
 
 // Blocks are counted in 32 bits.

@@ -1,5 +1,5 @@
 // The two formulas of which all estimates are made: of kernels whose blocks take turns, and of the
-// library's products.
+// library's products. They alone scale what was measured to the GPU at hand.
 #pragma once
 
 #include "facts.h"
@@ -11,9 +11,16 @@ namespace lltm::cuda {
 /// What the blocks of a kernel take. Those that are resident at once are a wave; a block multiplies
 /// chunks of K, or runs steps, and does the rest. The chunks take no less than `reading` weights
 /// from memory beside them, and all no less than `least`.
-inline double tiled_time(
-    double waves, double chunks, double chunk, double rest, double reading = 0, double least = 0) {
-  return std::max(std::max(waves * chunks * chunk, reading) + waves * rest, least);
+inline double tiled_time(const DeviceFacts& device,
+                         double waves,
+                         double chunks,
+                         double chunk,
+                         double rest,
+                         double reading = 0,
+                         double least = 0) {
+  const double of_chunks =
+      std::max(waves * chunks * chunk * device.slower(), reading / device.memory());
+  return std::max(of_chunks + waves * rest * device.slower(), least / device.memory());
 }
 
 /// A product by the library, which multiplies while it reads the weights: its launch, operations
@@ -22,7 +29,10 @@ struct LibraryProduct {
   double launch, operations, rate;
   double bytes = 0, read_rate = 1;
 
-  double time() const { return launch + std::max(operations / rate, bytes / read_rate); }
+  double time(const DeviceFacts& device) const {
+    return launch +
+           std::max(operations / rate / device.operations(), bytes / read_rate / device.memory());
+  }
 };
 
 }  // namespace lltm::cuda

@@ -1,6 +1,8 @@
 #include "device_facts.h"
 #include "launch.cuh"
 
+#include <cstdint>
+
 namespace lltm::cuda {
 namespace {
 
@@ -39,6 +41,22 @@ cudaError_t ask_resident(int bytes, std::array<int, kLargestClusterOfAny>* resid
   return cudaSuccess;
 }
 
+// The clock and the bandwidth of the memory, if the driver tells them.
+cudaError_t ask_speed(DeviceFacts* facts) {
+  constexpr cudaDeviceAttr kAttributes[] = {
+      cudaDevAttrClockRate, cudaDevAttrMemoryClockRate, cudaDevAttrGlobalMemoryBusWidth};
+  int device = 0, values[3]{};  // kHz, and bits
+  cudaError_t error = cudaGetDevice(&device);
+  for (int i = 0; i < 3 && error == cudaSuccess; ++i) {
+    error = cudaDeviceGetAttribute(&values[i], kAttributes[i], device);
+  }
+  const auto [clock, memory_clock, bits] = values;
+  const int64_t bandwidth = 2 * int64_t{memory_clock} * bits / 8 / 1'000'000;
+  facts->clock = clock >= 1000 ? clock / 1000 : facts->clock;
+  facts->bandwidth = bandwidth > 0 ? static_cast<int>(bandwidth) : facts->bandwidth;
+  return error;
+}
+
 cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
   *facts = {};
   facts->multiprocessors = properties.multiProcessorCount;
@@ -48,7 +66,10 @@ cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
   facts->resident_by_two[0] = 2 * facts->multiprocessors;
   Kernel kernel{};
   const int bytes = facts->shared_bytes_a_block;
-  cudaError_t error = find_kernel(symbol_of<&filling_kernel>(), bytes, bytes, &kernel);
+  cudaError_t error = ask_speed(facts);
+  if (error == cudaSuccess) {
+    error = find_kernel(symbol_of<&filling_kernel>(), bytes, bytes, &kernel);
+  }
   cudaFuncAttributes attributes{};
   if (error == cudaSuccess) {
     error = cudaFuncGetAttributes(&attributes, &filling_kernel);
