@@ -179,13 +179,14 @@ void compute_gradient_products(const Tensor& d_gates,
           .reshape({rows, input_features});
   if (!run_float32_products(gradients, d_gates, input, old_h, sequence, device, facts)) {
     if (gradients.weight_hh.defined()) {
-      product_out(gradients.weight_hh, d_gates.t(), old_h);
+      product_over_rows_out(gradients.weight_hh, d_gates, old_h);
     }
     if (gradients.weight_ih.defined()) {
-      product_out(gradients.weight_ih, d_gates.t(), input);
+      product_over_rows_out(gradients.weight_ih, d_gates, input);
     }
     if (wants_input) {
-      product_out(gradients.input.view({rows, input_features}), d_gates, sequence.weight_ih);
+      product_of_rows_out(
+          gradients.input.view({rows, input_features}), d_gates, sequence.weight_ih);
     }
   }
   if (has_lengths && wants_input) {

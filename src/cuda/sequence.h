@@ -5,27 +5,15 @@
 #include "../operators/recurrent.h"
 #include "kernels/recurrence/recurrence.h"
 #include "kernels/sequence/kernels.h"
+#include "product_out.h"
 #include "runtime/rows.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/mm.h>
 
 #include <cstdint>
 #include <optional>
 
 namespace lltm::cuda {
-
-/// out = a @ b, in out's dtype. For 16-bit a and b it may be float32, and nothing is rounded to 16
-/// bits.
-inline void product_out(at::Tensor out, const at::Tensor& a, const at::Tensor& b) {
-  if (a.size(1) == 0) {
-    out.zero_();
-  } else if (out.scalar_type() == a.scalar_type()) {
-    at::mm_out(out, a, b);
-  } else {
-    at::mm_out(out, a, b, out.scalar_type());
-  }
-}
 
 /// The stride of the bias, which may be absent.
 inline int64_t bias_stride(const std::optional<at::Tensor>& bias) {
