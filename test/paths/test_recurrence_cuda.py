@@ -505,6 +505,21 @@ def test_more_than_two_to_the_31_elements(recurrent):
     assert torch.equal(output[-1], h_n) and torch.equal(c_n[-2:], c_n[:2])
 
 
+def test_two_to_the_29_steps(monkeypatch):
+    """The gates of the last of them are beyond what a 32-bit index can address. Only a few steps run."""
+    if torch.cuda.mem_get_info()[0] < 32 << 30:
+        pytest.skip("the GPU has too little memory that is free")
+    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+    steps = 2**29 + 64
+    weights = torch.randn(4, 1, device="cuda")
+    inputs = torch.ones(steps, 1, 1, device="cuda")
+    lengths = torch.tensor([5], device="cuda")
+    output, h_n, _, cells, gates = torch.ops.lltm.lstm(inputs, weights, weights, lengths=lengths, keep=True)
+    expected = torch.ops.lltm.lstm(inputs[:5], weights, weights, keep=True)
+    assert_identical((output[:5], h_n, cells[:5], gates[:5]), (expected[0], expected[1], *expected[3:]))
+    assert not any(kept[5:].any() for kept in (output, cells, gates))
+
+
 @pytest.mark.parametrize(
     ("cell", "path", "dtype", "limit"),
     [

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     // used.
     int copied = range.end - 1;
     const float* gates =
-        p.gates + last_time * kGates * elements + row * kGates * p.state_size + column;
+        p.gates + int64_t{last_time} * kGates * elements + row * kGates * p.state_size + column;
     const float* cells = p.cells + last_time * elements + in_step;
     const auto first_of = [&](const Steps<float>& of) {
       return of.data == nullptr ? nullptr : &of.at(last_time, row, column);

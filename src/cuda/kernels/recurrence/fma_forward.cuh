@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int64_t in_step = row * p.state_size + column,
                 in_gates = row * kGates * p.state_size + column;
   const auto index_at = [&](int t) { return t * elements + in_step; };
-  const auto gates_index_at = [&](int t) { return t * kGates * elements + in_gates; };
+  const auto gates_index_at = [&](int64_t t) { return t * kGates * elements + in_gates; };
   const bool writes = product.is_first();
 
   const bool writes_cells = writes && p.cells != nullptr,
