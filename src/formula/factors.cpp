@@ -13,10 +13,15 @@
 namespace lltm::formula {
 namespace {
 
-/// sigmoid(z) and its derivatives.
+/// sigmoid(z) and its derivatives. All are computed from sigmoid(-|z|): of an s that is almost 1,
+/// s*(1-s), which also is how ATen differentiates at::sigmoid, has nothing left of the tail.
 struct Sigmoid {
-  explicit Sigmoid(const Tensor& z)
-      : value(at::sigmoid(z)), derivative(value * complement(value)) {}
+  explicit Sigmoid(const Tensor& z) {
+    const Tensor is_positive = z.ge(0);
+    const Tensor tail = at::sigmoid(at::where(is_positive, -z, z));
+    value = at::where(is_positive, complement(tail), tail);
+    derivative = tail * complement(tail);
+  }
   Tensor second_derivative() const { return derivative * complement(2 * value); }
 
   Tensor value;
