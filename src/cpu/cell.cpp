@@ -71,6 +71,15 @@ struct CellArguments {
   const Tensor& old_cell;
 };
 
+template <typename scalar_t>
+CellsOut<scalar_t> new_cells(const CellOutputs& outputs) {
+  CellsOut<scalar_t> cells = cells_out<scalar_t>(outputs.new_cell);
+  if (outputs.rounded_cell.defined()) {
+    cells.rounded = outputs.rounded_cell.mutable_data_ptr<scalar_t>();
+  }
+  return cells;
+}
+
 /// With this library's kernels.
 void fused_cell_out(const CellOutputs& outputs,
                     const CellArguments& arguments,
@@ -92,10 +101,10 @@ void fused_cell_out(const CellOutputs& outputs,
                                       .weight_hh = arguments.weight_hh.block<scalar_t>(),
                                       .weight_ih = arguments.weight_ih.block<scalar_t>(),
                                       .bias = data_or_null<scalar_t>(bias),
-                                      .old_cell = old_cell.const_data_ptr<scalar_t>(),
+                                      .old_cell = cells_in<scalar_t>(old_cell),
                                       .gates = outputs.gates.mutable_data_ptr<scalar_t>(),
                                       .new_h = outputs.new_h.mutable_data_ptr<scalar_t>(),
-                                      .new_cell = outputs.new_cell.mutable_data_ptr<scalar_t>()},
+                                      .new_cell = new_cells<scalar_t>(outputs)},
                  sizes.gates);
       });
 }
@@ -112,11 +121,11 @@ void library_cell_out(const CellOutputs& outputs,
                       bias,
                       old_h);
   const Tensor old_cell_ = old_cell.contiguous();
-  const ForwardParams<scalar_t> params{sizes.state_size,
-                                       outputs.gates.const_data_ptr<scalar_t>(),
-                                       old_cell_.const_data_ptr<scalar_t>(),
-                                       outputs.new_h.mutable_data_ptr<scalar_t>(),
-                                       outputs.new_cell.mutable_data_ptr<scalar_t>()};
+  const ForwardParams<scalar_t> params{.state_size = sizes.state_size,
+                                       .gates = outputs.gates.const_data_ptr<scalar_t>(),
+                                       .old_cell = cells_in<scalar_t>(old_cell_),
+                                       .new_h = outputs.new_h.mutable_data_ptr<scalar_t>(),
+                                       .new_cell = new_cells<scalar_t>(outputs)};
   const auto& pointwise = pointwise_kernels<scalar_t>(CellType::kLltm);
   for_each_row(sizes.batch, sizes.state_size, [&](int64_t begin, int64_t end) {
     pointwise.forward(params, begin, end);
@@ -150,6 +159,7 @@ void cell_out(const CellOutputs& outputs,
 
 void fused_lstm_cell_out(const CellOutputs& outputs,
                          const LstmArguments& arguments,
+                         const Tensor& input,
                          const Tensor& old_h,
                          const Tensor& old_cell,
                          const CellSizes<int64_t>& sizes) {
@@ -157,7 +167,7 @@ void fused_lstm_cell_out(const CellOutputs& outputs,
   const Tensor weight_hh = with_contiguous_rows(arguments.weight_hh);
   fused_cell_out(outputs,
                  {.cell = CellType::kLstm,
-                  .input = arguments.input,
+                  .input = input,
                   .weight_ih = {weight_ih},
                   .weight_hh = {weight_hh},
                   .bias = arguments.bias,

@@ -11,8 +11,9 @@ namespace lltm::cpu {
 /// (batch, gates). Those of a sequence's only step have a leading dimension of size 1.
 struct CellOutputs {
   const at::Tensor& new_h;
-  const at::Tensor& new_cell;
+  const at::Tensor& new_cell;  // in 16 bits also float32, as old_cell may be
   const at::Tensor& gates;
+  const at::Tensor rounded_cell{};  // also new_cell in 16 bits, or undefined
 };
 
 /// Writes every element of the outputs. The batch and the state must not be empty, and the input of
@@ -21,10 +22,11 @@ void cell_out(const CellOutputs& outputs,
               const ForwardArguments& arguments,
               const CellSizes<int64_t>& sizes);
 
-/// The only step of an LSTM, with the kernels of kernels/kernels.h. `arguments` also has its state,
-/// but it may be absent there.
+/// The only step of an LSTM, with the kernels of kernels/kernels.h. Of `arguments`, only the
+/// parameters are read.
 void fused_lstm_cell_out(const CellOutputs& outputs,
                          const LstmArguments& arguments,
+                         const at::Tensor& input,
                          const at::Tensor& old_h,
                          const at::Tensor& old_cell,
                          const CellSizes<int64_t>& sizes);

@@ -1,6 +1,7 @@
 // Tensors as arguments of the kernels of kernels/kernels.h.
 #pragma once
 
+#include "../dispatch/optional_tensor.h"
 #include "kernels/kernels.h"
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +15,22 @@ inline bool has_contiguous_rows(const at::Tensor& tensor) {
 }
 inline at::Tensor with_contiguous_rows(const at::Tensor& tensor) {
   return has_contiguous_rows(tensor) ? tensor : tensor.contiguous();
+}
+
+/// `state` is contiguous, or undefined.
+template <typename scalar_t>
+CellsIn<scalar_t> cells_in(const at::Tensor& state) {
+  if (!state.defined() || state.scalar_type() == c10::CppTypeToScalarType<scalar_t>::value) {
+    return {.rounded = data_or_null<scalar_t>(state), .exact = nullptr};
+  }
+  return {.rounded = nullptr, .exact = state.const_data_ptr<accumulate_t<scalar_t>>()};
+}
+template <typename scalar_t>
+CellsOut<scalar_t> cells_out(const at::Tensor& state) {
+  if (!state.defined() || state.scalar_type() == c10::CppTypeToScalarType<scalar_t>::value) {
+    return {.rounded = mutable_data_or_null<scalar_t>(state), .exact = nullptr};
+  }
+  return {.rounded = nullptr, .exact = state.mutable_data_ptr<accumulate_t<scalar_t>>()};
 }
 
 template <typename scalar_t>

@@ -110,13 +110,15 @@ Path plan_cell(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes)
 // Packing the weights does not pay for a single step.
 template <typename Arguments>
 bool runs_as_cell(const Arguments& arguments, const SequenceSizes<int64_t>& sizes) {
-  const int64_t numbers = sizes.batch * (sizes.gates + sizes.state_size + sizes.input_features);
+  int64_t columns = sizes.gates + sizes.state_size + sizes.input_features;
+  if (is_given(arguments.lengths) || is_given(arguments.reset)) {
+    columns += 2 * sizes.state_size + sizes.input_features;  // copies with zeros
+  }
   const at::ScalarType dtype = arguments.input.scalar_type();
   // There is no other single step of an LSTM than the fused one.
   constexpr bool kMustBeFused = std::is_same_v<Arguments, LstmArguments>;
-  return sizes.steps == 1 && !is_given(arguments.lengths) && !is_given(arguments.reset) &&
-         final_cell_dtype(arguments) == dtype &&
-         numbers * static_cast<int64_t>(sizeof(double)) <= kMaxWorkspaceBytes &&
+  return sizes.steps == 1 &&
+         sizes.batch * columns * static_cast<int64_t>(sizeof(double)) <= kMaxWorkspaceBytes &&
          (!kMustBeFused || plan_cell(dtype, Pass::kForward, sizes.of_step()) == Path::kFused);
 }
 

@@ -57,8 +57,9 @@ struct Steps {
 
 /// The steps of a call, and the tensors that they point into.
 struct CallSteps {
-  CallSteps(const RecurrentArguments& arguments, bool reverse)
-      : lengths(contiguous_or_undefined(arguments.lengths)),
+  template <typename Arguments>
+  CallSteps(const Arguments& arguments, bool reverse)
+      : lengths(contiguous_or_undefined(int64_lengths(arguments.lengths))),
         reset(contiguous_or_undefined(arguments.reset)),
         steps{.count = arguments.input.size(0),
               .batch = arguments.input.size(1),

@@ -9,12 +9,15 @@
 #include "cell.h"
 #include "library/sequence.h"
 #include "plan.h"
+#include "schedule.h"
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
+#include <cstddef>
 #include <cstring>
+#include <optional>
 
 namespace lltm::cpu {
 namespace {
@@ -23,46 +26,95 @@ using at::Tensor;
 
 void step_out(const CellOutputs& outputs,
               const SequenceArguments& arguments,
+              const Tensor& input,
               const Tensor& h0,
               const Tensor& c0,
               const CellSizes<int64_t>& sizes) {
-  cell_out(outputs, {arguments.input, arguments.weights, arguments.bias, h0, c0}, sizes);
+  cell_out(outputs, {input, arguments.weights, arguments.bias, h0, c0}, sizes);
 }
 void step_out(const CellOutputs& outputs,
               const LstmArguments& arguments,
+              const Tensor& input,
               const Tensor& h0,
               const Tensor& c0,
               const CellSizes<int64_t>& sizes) {
-  fused_lstm_cell_out(outputs, arguments, h0, c0, sizes);
+  fused_lstm_cell_out(outputs, arguments, input, h0, c0, sizes);
 }
 
-/// Runs the only step as lltm::forward does.
+/// Writes `from`, or zeros if it is undefined, to the rows of a batch that are chosen. Both are
+/// contiguous and of one dtype.
+template <typename Chooses>
+void write_rows(const Tensor& to, const Tensor& from, int64_t batch, const Chooses& chooses) {
+  const size_t bytes = to.nbytes() / static_cast<size_t>(batch);
+  auto* const to_data = static_cast<char*>(to.mutable_data_ptr());
+  const auto* const from_data =
+      from.defined() ? static_cast<const char*>(from.const_data_ptr()) : nullptr;
+  for (int64_t row = 0; row < batch; ++row) {
+    const size_t offset = static_cast<size_t>(row) * bytes;
+    if (chooses(row) && from_data) {
+      std::memcpy(to_data + offset, from_data + offset, bytes);
+    } else if (chooses(row)) {
+      std::memset(to_data + offset, 0, bytes);
+    }
+  }
+}
+
+template <typename Chooses>
+Tensor with_zeros(const Tensor& rows, int64_t batch, const Chooses& chooses) {
+  const Tensor copy = rows.clone(at::MemoryFormat::Contiguous);
+  write_rows(copy, {}, batch, chooses);
+  return copy;
+}
+
+/// Runs the only step as lltm::forward does. Rows that are reset start from zeros. So do those of
+/// length 0, whose results are then replaced.
 template <typename Arguments>
 void only_step_out(const SequenceOutputs& outputs,
                    const Arguments& arguments,
                    const SequenceSizes<int64_t>& sizes) {
-  const Tensor &h_n = outputs.h_n, &c_n = outputs.c_n;
+  const auto& [output, h_n, c_n, cells, gates] = outputs;
+  const int64_t batch = sizes.batch;
+  const CallSteps call(arguments, /*reverse=*/false);
+  const auto is_idle = [&](int64_t row) { return !call.steps.runs(0, row); };
+  const auto starts_from_zeros = [&](int64_t row) {
+    return is_idle(row) || call.steps.resets(0, row);
+  };
+  bool any_idle = false, any_zeros = false;
+  for (int64_t row = 0; row < batch; ++row) {
+    any_idle |= is_idle(row);
+    any_zeros |= starts_from_zeros(row);
+  }
   const auto empty = [&](at::IntArrayRef shape) -> Tensor {
     return at::detail::empty_cpu(shape, h_n.scalar_type());
   };
-  const auto given_or_zeros = [&](const std::optional<Tensor>& state) {
+  const auto start = [&](const std::optional<Tensor>& state) {
     if (is_given(state)) {
-      return *state;
+      return any_zeros ? with_zeros(*state, batch, starts_from_zeros) : *state;
     }
     Tensor zeros = empty(h_n.sizes());
     std::memset(zeros.mutable_data_ptr(), 0, zeros.nbytes());
     return zeros;
   };
-  const bool keep = outputs.gates.size(0) > 0;
-  const Tensor gates = keep ? outputs.gates : empty({sizes.batch, sizes.gates});
-  step_out({outputs.output, c_n, gates},
+  const bool keep = gates.size(0) > 0, rounds_cells = c_n.scalar_type() != h_n.scalar_type();
+  const Tensor all_gates = keep ? gates : empty({batch, sizes.gates});
+  step_out({output, c_n, all_gates, keep && rounds_cells ? cells : Tensor()},
            arguments,
-           given_or_zeros(arguments.h0),
-           given_or_zeros(arguments.c0),
+           any_idle ? with_zeros(arguments.input, batch, is_idle) : arguments.input,
+           start(arguments.h0),
+           start(arguments.c0),
            sizes.of_step());
-  std::memcpy(h_n.mutable_data_ptr(), outputs.output.const_data_ptr(), h_n.nbytes());
-  if (keep) {
-    std::memcpy(outputs.cells.mutable_data_ptr(), c_n.const_data_ptr(), c_n.nbytes());
+  std::memcpy(h_n.mutable_data_ptr(), output.const_data_ptr(), h_n.nbytes());
+  if (keep && !rounds_cells) {
+    std::memcpy(cells.mutable_data_ptr(), c_n.const_data_ptr(), c_n.nbytes());
+  }
+  if (any_idle) {
+    write_rows(h_n, contiguous_or_undefined(arguments.h0), batch, is_idle);
+    write_rows(c_n, contiguous_or_undefined(arguments.c0), batch, is_idle);
+    write_rows(output, {}, batch, is_idle);
+    if (keep) {
+      write_rows(cells, {}, batch, is_idle);
+      write_rows(gates, {}, batch, is_idle);
+    }
   }
 }
 

@@ -54,22 +54,6 @@ GradientBlock<scalar_t> block_of(const Tensor& gradient) {
           .stride = gradient.defined() ? gradient.stride(0) : 0};
 }
 
-/// `state` is contiguous, or undefined.
-template <typename scalar_t>
-CellsIn<scalar_t> cells_in(const Tensor& state) {
-  if (!state.defined() || state.scalar_type() == c10::CppTypeToScalarType<scalar_t>::value) {
-    return {.rounded = data_or_null<scalar_t>(state), .exact = nullptr};
-  }
-  return {.rounded = nullptr, .exact = state.const_data_ptr<accumulate_t<scalar_t>>()};
-}
-template <typename scalar_t>
-CellsOut<scalar_t> cells_out(const Tensor& state) {
-  if (!state.defined() || state.scalar_type() == c10::CppTypeToScalarType<scalar_t>::value) {
-    return {.rounded = mutable_data_or_null<scalar_t>(state), .exact = nullptr};
-  }
-  return {.rounded = nullptr, .exact = state.mutable_data_ptr<accumulate_t<scalar_t>>()};
-}
-
 template <typename scalar_t>
 void forward(const SequenceOutputs& outputs,
              const RecurrentArguments& arguments,

@@ -33,9 +33,9 @@ void finish_cells(const CellParams<scalar_t>& params,
         gates, params.gates + (row + r) * Cell::kGates * state_size + index, state_size, count);
     const int64_t offset = (row + r) * state_size + index;
     const auto state =
-        Cell::template forward<SimdMath>(gates, A::load(params.old_cell + offset, count));
+        Cell::template forward<SimdMath>(gates, load_cells(params.old_cell, offset, count));
     A::store(state.h, params.new_h + offset, count);
-    A::store(state.cell, params.new_cell + offset, count);
+    store_cells(state.cell, params.new_cell, offset, count);
   }
 }
 

@@ -16,19 +16,52 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <tuple>
 
 namespace lltm::cpu {
 
+/// The cell state of a batch or its gradient, (batch, state_size), in the accumulation type or else
+/// rounded; both are null for zeros, where these are allowed.
+template <typename scalar_t>
+struct CellsIn {
+  const scalar_t* rounded;
+  const accumulate_t<scalar_t>* exact;
+
+  void read(int64_t row, int64_t state_size, accumulate_t<scalar_t>* to) const {
+    if (exact) {
+      std::copy_n(exact + row * state_size, state_size, to);
+    } else if (rounded) {
+      std::copy_n(rounded + row * state_size, state_size, to);
+    }
+  }
+};
+
+/// The same, for results. What is not wanted is null.
+template <typename scalar_t>
+struct CellsOut {
+  scalar_t* rounded;
+  accumulate_t<scalar_t>* exact;
+
+  void write(int64_t row, int64_t state_size, const accumulate_t<scalar_t>* from) const {
+    if (exact) {
+      std::copy_n(from, state_size, exact + row * state_size);
+    }
+    if (rounded) {
+      std::copy_n(from, state_size, rounded + row * state_size);
+    }
+  }
+};
+
 template <typename scalar_t>
 struct ForwardParams {
   int64_t state_size;
-  const scalar_t* gates;     // (batch, gates), pre-activations
-  const scalar_t* old_cell;  // (batch, state_size)
-  scalar_t* new_h;           // (batch, state_size)
-  scalar_t* new_cell;        // (batch, state_size)
+  const scalar_t* gates;  // (batch, gates), pre-activations
+  CellsIn<scalar_t> old_cell;
+  scalar_t* new_h;  // (batch, state_size)
+  CellsOut<scalar_t> new_cell;
 };
 
 template <typename scalar_t>
@@ -76,10 +109,10 @@ struct CellParams {
   WeightBlock<scalar_t> weight_hh;  // (gates, state_size)
   WeightBlock<scalar_t> weight_ih;  // (gates, input_features)
   const scalar_t* bias;             // (gates), or null
-  const scalar_t* old_cell;         // (batch, state_size)
-  scalar_t* gates;                  // (batch, gates)
-  scalar_t* new_h;                  // (batch, state_size)
-  scalar_t* new_cell;               // (batch, state_size)
+  CellsIn<scalar_t> old_cell;
+  scalar_t* gates;  // (batch, gates)
+  scalar_t* new_h;  // (batch, state_size)
+  CellsOut<scalar_t> new_cell;
   // h and input, transposed by pack_h_and_input() into panels of panel_vectors vectors of batch
   // rows; null if cell_needs_panels() is false.
   const accumulate_t<scalar_t>* panels = nullptr;

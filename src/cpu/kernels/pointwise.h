@@ -28,6 +28,27 @@ LLTM_INLINE void store_gates(const Simd<accumulate_t<scalar_t>> (&z)[gates],
   }
 }
 
+/// Loads the cell state of `count` elements, which is given.
+template <typename scalar_t>
+LLTM_INLINE Simd<accumulate_t<scalar_t>> load_cells(const CellsIn<scalar_t>& cells,
+                                                    int64_t offset,
+                                                    int64_t count) {
+  return cells.exact ? Simd<accumulate_t<scalar_t>>::load(cells.exact + offset, count)
+                     : Access<scalar_t>::load(cells.rounded + offset, count);
+}
+template <typename scalar_t>
+LLTM_INLINE void store_cells(Simd<accumulate_t<scalar_t>> value,
+                             const CellsOut<scalar_t>& cells,
+                             int64_t offset,
+                             int64_t count) {
+  if (cells.exact) {
+    value.store(cells.exact + offset, count);
+  }
+  if (cells.rounded) {
+    Access<scalar_t>::store(value, cells.rounded + offset, count);
+  }
+}
+
 template <typename Cell, typename scalar_t>
 void forward_rows(const ForwardParams<scalar_t>& params, int64_t begin, int64_t end) {
   using A = Access<scalar_t>;
@@ -41,9 +62,9 @@ void forward_rows(const ForwardParams<scalar_t>& params, int64_t begin, int64_t 
       V z[Cell::kGates];
       load_gates(gates + column, state_size, count, z);
       const auto state =
-          Cell::template forward<SimdMath>(z, A::load(params.old_cell + offset + column, count));
+          Cell::template forward<SimdMath>(z, load_cells(params.old_cell, offset + column, count));
       A::store(state.h, params.new_h + offset + column, count);
-      A::store(state.cell, params.new_cell + offset + column, count);
+      store_cells(state.cell, params.new_cell, offset + column, count);
     }
   }
 }

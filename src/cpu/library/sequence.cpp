@@ -46,7 +46,13 @@ void run_step(const StepParams<scalar_t>& params, int64_t begin, int64_t end) {
   using acc_t = accumulate_t<scalar_t>;
   const int64_t state_size = params.state_size, gate_columns = params.gate_columns;
   pointwise_kernels<acc_t>(params.cell_type)
-      .forward({state_size, params.z, params.cell, params.h, params.cell}, begin, end);
+      .forward({.state_size = state_size,
+                .gates = params.z,
+                .old_cell = {.rounded = params.cell, .exact = nullptr},
+                .new_h = params.h,
+                .new_cell = {.rounded = params.cell, .exact = nullptr}},
+               begin,
+               end);
   const auto round = [](const acc_t* from, scalar_t* to, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
       to[i] = static_cast<scalar_t>(from[i]);
