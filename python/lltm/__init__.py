@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _deprecated, _flops, _loader, _on_import, _sharding
+from . import _deprecated, _flops, _loader, _on_import, _onnx, _sharding
 from ._cell import LLTMCell, split_weights
 from ._config import show_config
 from ._conversion import convert, convert_lstm, revert
@@ -64,6 +64,8 @@ if not _loader.is_build_command():
     library_path, build_info = _loader.load(list(__path__))
     _on_import.call_on_import("torch.utils.flop_counter", _flops.register)
     _on_import.call_on_import("torch.distributed.tensor", _sharding.register)
+    _on_import.call_on_import("torch.onnx", _onnx.register_symbolics)
+    _on_import.call_on_import("torch.onnx._internal.exporter._registration", _onnx.register_translations)
 
 __version__: str = VERSION
 """Version of lltm."""

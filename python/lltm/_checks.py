@@ -5,6 +5,7 @@ Messages begin with the layer's name, which is the first argument.
 
 import numbers
 import re
+import sys
 import warnings
 from collections.abc import Iterable
 from itertools import chain
@@ -149,10 +150,15 @@ def captures_graph() -> bool:
 
 
 def refuse_to_export(layer: str) -> None:
-    """Raise an error while torch.export traces, to which the number of sequences is unknown. Dynamo, with strict=True,
-    refuses the functions that make a PackedSequence itself, and takes one that is an argument."""
-    if torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling():
-        raise RuntimeError(f"{layer}: a PackedSequence cannot be exported: pass a padded input and lengths")
+    """Raise an error while torch.export traces, to which the number of sequences is unknown, or torch.onnx.export does.
+
+    Dynamo, with strict=True, refuses the functions that make a PackedSequence itself, and takes one that is an
+    argument."""
+    onnx = sys.modules.get("torch.onnx")
+    to_onnx = torch.jit.is_tracing() and onnx is not None and onnx.is_in_onnx_export()
+    if to_onnx or (torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()):
+        advice = ", or export lltm.revert(model)" if to_onnx and layer == "LSTM" else ""
+        raise RuntimeError(f"{layer}: a PackedSequence cannot be exported: pass a padded input and lengths{advice}")
 
 
 def check_batch_sizes(layer: str, batch_sizes: Tensor, data: Tensor) -> None:

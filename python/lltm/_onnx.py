@@ -1,4 +1,4 @@
-"""lltm::lstm as ONNX's own LSTM."""
+"""lltm::lstm as ONNX's own LSTM, in both of PyTorch's exporters."""
 
 from collections.abc import Callable
 from typing import Any
@@ -110,14 +110,123 @@ def _rows_in_onnx_order(state_size: int) -> list[int]:
 
 
 def _check_translatable(dtype: Any, has_reset: bool, keep: bool, cell_dtype: Any) -> None:
-    reason = None
+    reason, other = None, ""
     if has_reset:
         reason = "has no resets"
     elif keep:
         reason = "does not return the cell state of every step"
     elif str(dtype).rpartition(".")[2].upper() not in ("FLOAT", "FLOAT32", "FLOAT16"):
-        reason = f"runs in float32 and float16, not in {dtype}"
+        reason, other = f"runs in float32 and float16, not in {dtype}", ", or export lltm.revert(model)"
     elif cell_dtype is not None and cell_dtype != dtype:
         reason = f"needs c_0 of input's dtype {dtype}, got {cell_dtype}"
     if reason:
-        raise NotImplementedError(f"lltm::lstm: ONNX's LSTM {reason}; export with lltm.decompositions()")
+        raise NotImplementedError(f"lltm::lstm: ONNX's LSTM {reason}; export with lltm.decompositions(){other}")
+
+
+def register_translations() -> None:
+    """Give ``torch.onnx.export(dynamo=True)`` the table, so that a program's own export of a converted model works.
+
+    Its registry is private. Where it has changed, exporting raises as without this, and needs the table.
+    """
+    try:
+        from torch.onnx._internal.exporter._registration import OnnxDecompMeta
+        from torch.onnx._internal.exporter._torchlib._torchlib_registry import _registry
+
+        known = {entry.fx_target for entry in _registry}
+        for target, function in onnx_translation_table().items():
+            if target not in known:
+                _registry.append(
+                    OnnxDecompMeta(onnx_function=function, fx_target=target, signature=None, is_custom=True)
+                )
+    except (ImportError, AttributeError, TypeError):
+        pass
+
+
+def register_symbolics() -> None:
+    """The same for ``torch.onnx.export(dynamo=False)``, by PyTorch's public way. Imports ``torch.onnx``."""
+    import torch.onnx
+
+    torch.onnx.register_custom_op_symbolic("lltm::lstm", _symbolic_lstm, 9)
+    for operator in ("sequence", "forward"):
+        torch.onnx.register_custom_op_symbolic(f"lltm::{operator}", _refuse_symbolic(operator), 9)
+
+
+def _refuse_symbolic(operator: str) -> Callable[..., None]:
+    def refuse(*arguments: Any) -> None:
+        raise NotImplementedError(
+            f"lltm::{operator} has no translation in torch.onnx.export(dynamo=False): export with dynamo=True and "
+            "lltm.decompositions()"
+        )
+
+    return refuse
+
+
+def _symbolic_lstm(  # type: ignore[no-untyped-def]
+    g: Any, input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep
+) -> tuple[Any, Any, Any, Any, Any]:
+    """The results of ``_lstm`` as nodes of a TorchScript graph, from opset 9 on."""
+    from torch.onnx import JitScalarType, TensorProtoDataType
+    from torch.onnx import symbolic_helper as helper
+    from torch.onnx.symbolic_opset9 import unused
+
+    def is_given(value: Any) -> bool:
+        return not helper._is_none(value)
+
+    kind = JitScalarType.from_value(input)
+    cell_dtype = JitScalarType.from_value(c0).dtype() if is_given(c0) else None
+    _check_translatable(kind.dtype(), is_given(reset), helper._get_const(keep, "b", "keep"), cell_dtype)
+    state_size: int = helper._get_tensor_dim_size(weight_hh, 1)  # type: ignore[assignment]
+
+    def ints(*values: int) -> Any:
+        return g.op("Constant", value_t=torch.tensor(values))
+
+    def zeros(*sizes: int) -> Any:
+        return g.op("Constant", value_t=torch.zeros(sizes, dtype=kind.dtype()))
+
+    def size_of_input(dim: int) -> Any:
+        return g.op("Gather", g.op("Shape", input), ints(dim), axis_i=0)
+
+    def one_direction(matrix: Any) -> Any:
+        rows = g.op("Gather", matrix, ints(*_rows_in_onnx_order(state_size)), axis_i=0)
+        return helper._unsqueeze_helper(g, rows, [0])
+
+    def initial(state: Any) -> Any:
+        if not is_given(state):
+            return g.op("Expand", zeros(1), g.op("Concat", ints(1), size_of_input(1), ints(state_size), axis_i=0))
+        return helper._unsqueeze_helper(g, state, [0])
+
+    def no_steps(columns: int) -> Any:
+        return g.op("Expand", zeros(1), g.op("Concat", ints(0), size_of_input(1), ints(columns), axis_i=0))
+
+    # The second half is ONNX's bias of h.
+    biases = g.op("Concat", one_direction(bias), zeros(1, 4 * state_size), axis_i=1) if is_given(bias) else unused(g)
+    steps_of_rows = unused(g)
+    if is_given(lengths):  # clamped in float32, because opset 9 has no Min and Max of integers
+        steps, rows = (g.op("Cast", n, to_i=TensorProtoDataType.FLOAT) for n in (size_of_input(0), lengths))
+        clamped = g.op("Max", g.op("Min", rows, steps), g.op("Constant", value_t=torch.zeros(1)))
+        steps_of_rows = g.op("Cast", clamped, to_i=TensorProtoDataType.INT32)
+    first_h, first_c = initial(h0), initial(c0)
+    output, h_n, c_n = g.op(
+        "LSTM",
+        input,
+        one_direction(weight_ih),
+        one_direction(weight_hh),
+        biases,
+        steps_of_rows,
+        first_h,
+        first_c,
+        hidden_size_i=state_size,
+        direction_s="reverse" if helper._get_const(reverse, "b", "reverse") else "forward",
+        outputs=3,
+    )
+    if is_given(lengths):
+        empty = g.op("Equal", steps_of_rows, g.op("Constant", value_t=torch.zeros(1, dtype=torch.int32)))
+        empty = helper._unsqueeze_helper(g, empty, [0, 2])
+        h_n, c_n = g.op("Where", empty, first_h, h_n), g.op("Where", empty, first_c, c_n)
+    return (
+        helper._squeeze_helper(g, output, [1]),
+        helper._squeeze_helper(g, h_n, [0]),
+        helper._squeeze_helper(g, c_n, [0]),
+        no_steps(state_size),
+        no_steps(4 * state_size),
+    )

@@ -364,3 +364,128 @@ def test_lstm_of_onnx(onnxruntime, tmp_path, options, with_lengths, dtype):
 def test_what_onnx_does_not_have_is_refused(onnxruntime, dtype, reset, message):
     with pytest.raises(torch.onnx.OnnxExporterError, match=f"ONNX's LSTM {message}.*lltm.decompositions"):
         export_lstm(StatesOfLstm().to(dtype), (torch.randn(5, 2, 3).to(dtype), None, None, None, reset))
+
+
+class Program(torch.nn.Module):
+    """A model of torch.nn's, which its program exports in its own way."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.rnn = torch.nn.LSTM(3, 4, 2, **options)
+        self.cell = torch.nn.LSTMCell(4 * (2 if self.rnn.bidirectional else 1), 5)
+
+    def forward(self, x):
+        output, (h_n, c_n) = self.rnn(x)
+        return output, h_n, c_n, *self.cell(output[0])
+
+
+def export_by_torchscript(model, inputs, path, **options):
+    names = [f"input{index}" for index in range(len(inputs))]
+    axes = {name: {1 if given.dim() == 3 else 0: "batch"} for name, given in zip(names, inputs, strict=True)}
+    axes["input0"] = {0: "steps", 1: "batch"}
+    torch.onnx.export(model, inputs, path, dynamo=False, input_names=names, dynamic_axes=axes, **options)
+
+
+@pytest.mark.filterwarnings("ignore:.*TracerWarning", "ignore::torch.jit.TracerWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}], ids=str)
+@pytest.mark.parametrize("opset", [9, 14, 17, "dynamo"])
+def test_a_program_exports_its_converted_model(onnxruntime, tmp_path, options, opset):
+    """By itself, and so without a table."""
+    import onnx
+
+    model, path, x = lltm.convert(Program(**options)).eval(), str(tmp_path / "model.onnx"), torch.randn(5, 4, 3)
+    with torch.no_grad():
+        if opset == "dynamo":
+            shapes = ({0: DYNAMIC, 1: DYNAMIC},)
+            torch.onnx.export(model, (x,), path, dynamo=True, verbose=False, dynamic_shapes=shapes)
+        else:
+            export_by_torchscript(model, (x,), path, opset_version=opset)
+        kinds = [node.op_type for node in onnx.load(path).graph.node]
+        assert kinds.count("LSTM") == (5 if options.get("bidirectional") else 3) and "Scan" not in kinds
+        for sizes in ((5, 4), (7, 3), (1, 1)):
+            x = torch.randn(*sizes, 3)
+            found = run_onnx(onnxruntime, path, x)
+            for result, expected in zip(found, model(x), strict=True):
+                torch.testing.assert_close(torch.from_numpy(result), expected, rtol=0, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_lstm_of_onnx_by_torchscript(onnxruntime, tmp_path, dtype):
+    """With lengths of 0 and beyond the steps, and states."""
+    model, path = StatesOfLstm(bidirectional=True).to(dtype).eval(), str(tmp_path / "model.onnx")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, x, lengths, h, c):
+            return self.model(x, lengths, h, c)
+
+    def make_arguments(steps, batch):
+        lengths = torch.randint(0, steps + 3, (batch,))
+        lengths[0] = 0
+        return torch.randn(steps, batch, 3).to(dtype), lengths, *torch.randn(2, 4, batch, 4).to(dtype)
+
+    with torch.no_grad():
+        export_by_torchscript(Model(), make_arguments(5, 3), path, opset_version=14)
+    tolerance = 1e-5 if dtype == torch.float32 else 5e-3
+    for sizes in ((5, 3), (9, 6), (1, 2)):
+        given = make_arguments(*sizes)
+        for result, expected in zip(run_onnx(onnxruntime, path, *given), model(*given), strict=True):
+            torch.testing.assert_close(torch.from_numpy(result), expected, rtol=0, atol=tolerance)
+
+
+class Packs(torch.nn.Module):
+    def __init__(self, rnn):
+        super().__init__()
+        self.rnn = rnn
+
+    def forward(self, x, lengths):
+        output, _ = self.rnn(torch.nn.utils.rnn.pack_padded_sequence(x, lengths))
+        return torch.nn.utils.rnn.pad_packed_sequence(output)[0]
+
+
+class Calls(torch.nn.Module):
+    def __init__(self, rnn, function):
+        super().__init__()
+        self.rnn, self.function = rnn, function
+
+    def forward(self, x):
+        return self.function(self.rnn, x)
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::UserWarning")
+def test_what_torchscript_does_not_export_is_named(tmp_path):
+    x, lengths, path = torch.randn(5, 2, 3), torch.tensor([5, 3]), str(tmp_path / "model.onnx")
+    ours = lltm.LSTM(3, 4)
+    no_resets = "lltm::lstm: ONNX's LSTM has no resets; export with lltm.decompositions\\(\\)$"
+    cases = [
+        (Calls(ours, lambda rnn, x: rnn(x, reset=x[..., 0] > 0)[0]), (x,), NotImplementedError, no_resets),
+        (
+            lltm.LSTM(3, 4, dtype=torch.float64),
+            (x.double(),),
+            NotImplementedError,
+            "float16, not in torch.float64; export with lltm.decompositions\\(\\), or export lltm.revert\\(model\\)$",
+        ),
+        (
+            Calls(ours, lambda rnn, x: rnn.states(x)[2][0]),
+            (x,),
+            NotImplementedError,
+            "does not return the cell state of every",
+        ),
+        (
+            lltm.LLTM(3, 4),
+            (x,),
+            NotImplementedError,
+            "^lltm::sequence has no translation in torch.onnx.export",
+        ),
+        (lltm.LLTMCell(3, 4), (x[0],), NotImplementedError, "^lltm::forward has no translation in torch.onnx.export"),
+        (Packs(ours), (x, lengths), RuntimeError, "^LSTM: a PackedSequence cannot .* lengths, or export lltm.revert"),
+        (Packs(lltm.LLTM(3, 4)), (x, lengths), RuntimeError, "^LLTM: a PackedSequence cannot be .* and lengths$"),
+    ]
+    for model, inputs, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            torch.onnx.export(model.eval(), inputs, path, dynamo=False)
+    torch.onnx.export(Packs(lltm.revert(ours)), (x, lengths), path, dynamo=False)

@@ -3,6 +3,7 @@
 Each test uses a separate process, in which torch is imported and lltm is not.
 """
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,8 @@ print(*set(sys.modules) - before)
 """
     imported = python(program).split()
     assert "lltm" in imported
-    assert not {"triton", "torch.utils.flop_counter", "torch.distributed.tensor"} & set(imported)
+    unused = {"triton", "torch.utils.flop_counter", "torch.distributed.tensor", "torch.onnx", "onnxscript"}
+    assert not unused & set(imported)
 
 
 def test_import_needs_no_private_module_of_pytorch():
@@ -67,7 +69,26 @@ weights = DTensor.from_local(torch.zeros(12, 7), mesh, [Replicate()])
 assert torch.ops.lltm.sequence(input, weights)[0].placements == (Shard(1),)
 """
 
+EXPORT = """
+import io, torch
+file = io.BytesIO()
+torch.onnx.export(lltm.LSTM(3, 4), (torch.zeros(5, 2, 3),), file, dynamo=False)
+assert b"LSTM" in file.getvalue()
+"""
+
+REGISTRY = """
+import torch
+from torch.onnx._internal.exporter import _registration
+registry = _registration.ONNXRegistry.from_torchlib()
+(entry,) = registry.get_decomps(torch.ops.lltm.lstm.default)
+assert entry.onnx_function.__module__ == "lltm._onnx"
+"""
+
+needs_onnxscript = pytest.mark.skipif(importlib.util.find_spec("onnxscript") is None, reason="no onnxscript")
+
 USES = [
+    pytest.param("torch.onnx", EXPORT, id="onnx by TorchScript"),
+    pytest.param("torch.onnx", REGISTRY, id="onnx", marks=needs_onnxscript),
     pytest.param("torch.utils.flop_counter", COUNT, id="flops"),
     pytest.param(
         "torch.distributed.tensor",
@@ -93,6 +114,19 @@ def test_rules_are_registered_whichever_is_imported_first(module, use, imports):
 
 def test_a_reloaded_flop_counter_gets_the_formulas_again():
     python(f"import lltm, importlib, torch.utils.flop_counter as f; importlib.reload(f){COUNT}")
+
+
+@needs_onnxscript
+def test_another_registry_of_the_exporter_is_left_alone():
+    """It is private. The page on troubleshooting says what to do then."""
+    program = """
+import torch.onnx._internal.exporter._registration as registration
+del registration.OnnxDecompMeta
+import lltm, torch
+from torch.onnx._internal.exporter._torchlib._torchlib_registry import _registry
+print(torch.ops.lltm.lstm.default in {entry.fx_target for entry in _registry})
+"""
+    assert python(program) == "False"
 
 
 @pytest.mark.parametrize("module", ["torch.utils.flop_counter", "torch.distributed.tensor"])
