@@ -6,6 +6,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
@@ -79,6 +80,22 @@ inline Arguments random_arguments(const Sizes& sizes,
                    random({batch, state_size}),
                    random({batch, state_size})}
       .to(options);
+}
+
+/// Calls run(forward, backward, mask, weights...) with the operators of a sequence that these
+/// parameters are for: lltm::sequence's, or those of lltm::lstm if they have four gates.
+template <typename Run>
+auto with_sequence(const Arguments& arguments, const Run& run) {
+  const at::Tensor& weights = arguments.weights;
+  const int64_t state_size = arguments.old_h.size(1);
+  if (weights.size(0) == 3 * state_size) {
+    return run(sequence, sequence_backward, std::array<bool, 5>{}, weights);
+  }
+  return run(lstm,
+             lstm_backward,
+             std::array<bool, 6>{},
+             weights.slice(1, state_size),
+             weights.slice(1, 0, state_size));
 }
 
 struct Outputs {

@@ -45,6 +45,7 @@ using Tensors = std::vector<at::Tensor>;
 struct CallCase {
   std::string name;
   std::function<Tensors(const Arguments&)> run;
+  int64_t gates = 3;  // those of the arguments: 4 are an LSTM's
 };
 
 inline void PrintTo(const CallCase& call, std::ostream* os) {
@@ -104,48 +105,69 @@ inline at::Tensor reset_of(const Arguments& a) {
 }
 
 inline Tensors run_sequence(const Arguments& a) {
-  return list(sequence(steps_of(a.input), a.weights, a.bias, a.old_h, a.old_cell));
+  return with_sequence(a, [&](auto forward, auto, auto, const auto&... weights) {
+    return list(forward(steps_of(a.input),
+                        weights...,
+                        a.bias,
+                        a.old_h,
+                        a.old_cell,
+                        {},
+                        {},
+                        /*reverse=*/false,
+                        /*keep=*/false));
+  });
 }
 
 inline Tensors run_kept_sequence(const Arguments& a) {
-  return list(sequence(steps_of(a.input),
-                       a.weights,
-                       a.bias,
-                       a.old_h,
-                       a.old_cell,
-                       lengths_of(a),
-                       reset_of(a),
-                       /*reverse=*/true,
-                       /*keep=*/true));
+  return with_sequence(a, [&](auto forward, auto, auto, const auto&... weights) {
+    return list(forward(steps_of(a.input),
+                        weights...,
+                        a.bias,
+                        a.old_h,
+                        a.old_cell,
+                        lengths_of(a),
+                        reset_of(a),
+                        /*reverse=*/true,
+                        /*keep=*/true));
+  });
 }
 
 inline Tensors run_sequence_backward(const Arguments& a) {
   // Any gates will do, as for backward.
   const at::Tensor states = steps_of(a.old_cell);
   const at::Tensor gates = a.weights.narrow(1, 0, 1).t().expand({3, a.input.size(0), -1});
-  return list(sequence_backward(/*grad_output=*/states,
-                                /*grad_h_n=*/a.old_h,
-                                /*grad_c_n=*/a.old_cell,
-                                /*grad_cells=*/states,
-                                /*output=*/states,
-                                /*cells=*/states,
-                                gates,
-                                steps_of(a.input),
-                                a.weights,
-                                a.bias,
-                                a.old_h,
-                                a.old_cell,
-                                lengths_of(a),
-                                reset_of(a),
-                                /*reverse=*/false,
-                                {true, true, true, true, true}));
+  return with_sequence(a, [&](auto, auto backward, auto mask, const auto&... weights) {
+    mask.fill(true);
+    return list(backward(/*grad_output=*/states,
+                         /*grad_h_n=*/a.old_h,
+                         /*grad_c_n=*/a.old_cell,
+                         /*grad_cells=*/states,
+                         /*output=*/states,
+                         /*cells=*/states,
+                         gates,
+                         steps_of(a.input),
+                         weights...,
+                         a.bias,
+                         a.old_h,
+                         a.old_cell,
+                         lengths_of(a),
+                         reset_of(a),
+                         /*reverse=*/false,
+                         mask));
+  });
 }
 
 inline Tensors run_sequence_autograd(const Arguments& a) {
-  const at::Tensor input = steps_of(a.input).detach().requires_grad_();
-  const at::Tensor weights = a.weights.detach().requires_grad_();
-  const auto results = sequence(input, weights, a.bias, a.old_h, a.old_cell);
-  return torch::autograd::grad({std::get<0>(results)}, {input, weights}, {steps_of(a.old_h)});
+  return with_sequence(a, [&](auto forward, auto, auto, const auto&... weights) {
+    // Leaves and not views of one: after an error, autograd's queue keeps what a second branch of
+    // the graph was to receive until the next call.
+    const auto run = [&](const at::Tensor& input, const auto&... leaves) {
+      const auto results =
+          forward(input, leaves..., a.bias, a.old_h, a.old_cell, {}, {}, false, false);
+      return torch::autograd::grad({std::get<0>(results)}, {input, leaves...}, {steps_of(a.old_h)});
+    };
+    return run(steps_of(a.input).detach().requires_grad_(), weights.detach().requires_grad_()...);
+  });
 }
 
 inline const std::vector<CallCase> kCallCases = {{"forward", run_forward},
@@ -154,7 +176,11 @@ inline const std::vector<CallCase> kCallCases = {{"forward", run_forward},
                                                  {"sequence", run_sequence},
                                                  {"kept_sequence", run_kept_sequence},
                                                  {"sequence_backward", run_sequence_backward},
-                                                 {"sequence_autograd", run_sequence_autograd}};
+                                                 {"sequence_autograd", run_sequence_autograd},
+                                                 {"lstm", run_sequence, 4},
+                                                 {"kept_lstm", run_kept_sequence, 4},
+                                                 {"lstm_backward", run_sequence_backward, 4},
+                                                 {"lstm_autograd", run_sequence_autograd, 4}};
 
 /// Waits up to a minute for at most this many live allocations: autograd's threads may release the
 /// tensors of a failed call after it has raised, and on a busy machine those of earlier calls, too.

@@ -56,7 +56,7 @@ class FailedAllocations
 TEST_P(FailedAllocations, LeaveNothingBehind) {
   const auto& [call, dtype, sizes] = GetParam();
   RefusingAllocator& allocator = RefusingAllocator::installed();
-  const Arguments arguments = random_arguments(sizes, dtype);
+  const Arguments arguments = random_arguments(sizes, dtype, call.gates);
   const int before = at::get_num_threads();
   for (const int threads : {1, 2}) {
     at::set_num_threads(threads);

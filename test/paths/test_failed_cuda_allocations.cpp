@@ -84,7 +84,8 @@ TEST_P(FailedCudaAllocations, LeaveNothingBehind) {
   const ForcedPath forced(path);
   RefusingCudaAllocator& allocator = RefusingCudaAllocator::instance();
   const Installed installed(allocator);
-  const Arguments arguments = random_arguments(sizes, at::TensorOptions(at::kCUDA).dtype(dtype));
+  const Arguments arguments =
+      random_arguments(sizes, at::TensorOptions(at::kCUDA).dtype(dtype), call.gates);
   expect_failures_leave_nothing(call, arguments, allocator.refusals);
 }
 

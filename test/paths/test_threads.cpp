@@ -17,23 +17,31 @@ namespace {
 constexpr int kThreads = 4;
 constexpr int kRepetitions = 5;
 
-/// The gradients and results of the cell, and of a sequence of three equal steps.
+/// The results and gradients of a sequence of three equal steps, and of the cell if it is an LLTM.
 std::vector<at::Tensor> call(const Arguments& arguments) {
-  const auto [new_h, new_cell, gates] = call_forward(arguments);
-  const auto [output, h_n, c_n, cells, all_gates] =
-      sequence(arguments.input.unsqueeze(0).expand({3, -1, -1}),
-               arguments.weights,
-               arguments.bias,
-               arguments.old_h,
-               arguments.old_cell);
   const std::vector<at::Tensor> leaves{
       arguments.input, arguments.weights, *arguments.bias, arguments.old_h, arguments.old_cell};
-  std::vector<at::Tensor> results = torch::autograd::grad({new_h.sum() + new_cell.sum()}, leaves);
-  const std::vector<at::Tensor> of_sequence =
-      torch::autograd::grad({output.sum() + c_n.sum()}, leaves);
-  results.insert(results.end(), of_sequence.begin(), of_sequence.end());
-  for (const at::Tensor& result : {new_h, new_cell, gates, output, h_n, c_n}) {
-    results.push_back(result.detach());
+  const auto results_of = [&](const auto& results) {
+    std::vector<at::Tensor> all = torch::autograd::grad(
+        {std::get<0>(results).sum() + std::get<1>(results).sin().sum()}, leaves);
+    std::apply([&](const auto&... result) { (all.push_back(result.detach()), ...); }, results);
+    return all;
+  };
+  std::vector<at::Tensor> results =
+      with_sequence(arguments, [&](auto forward, auto, auto, const auto&... weights) {
+        return results_of(forward(arguments.input.unsqueeze(0).expand({3, -1, -1}),
+                                  weights...,
+                                  arguments.bias,
+                                  arguments.old_h,
+                                  arguments.old_cell,
+                                  /*lengths=*/{},
+                                  /*reset=*/{},
+                                  /*reverse=*/false,
+                                  /*keep=*/false));
+      });
+  if (arguments.weights.size(0) == 3 * arguments.old_h.size(1)) {
+    const std::vector<at::Tensor> of_cell = results_of(call_forward(arguments));
+    results.insert(results.end(), of_cell.begin(), of_cell.end());
   }
   return results;
 }
@@ -43,11 +51,13 @@ TEST(Threads, ThatShareTheirArgumentsGetTheSameBits) {
   std::vector<Arguments> arguments;
   for (const at::ScalarType dtype : kDtypes) {
     for (const Sizes& sizes : {Sizes{3, 5, 7}, Sizes{33, 65, 129}}) {
-      arguments.push_back(random_arguments(sizes, at::dtype(dtype)));
-      const Arguments& made = arguments.back();
-      for (const at::Tensor& leaf :
-           {made.input, made.weights, *made.bias, made.old_h, made.old_cell}) {
-        leaf.requires_grad_();
+      for (const int64_t gates : {3, 4}) {
+        arguments.push_back(random_arguments(sizes, at::dtype(dtype), gates));
+        const Arguments& made = arguments.back();
+        for (const at::Tensor& leaf :
+             {made.input, made.weights, *made.bias, made.old_h, made.old_cell}) {
+          leaf.requires_grad_();
+        }
       }
     }
   }
