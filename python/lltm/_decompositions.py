@@ -29,7 +29,7 @@ def decompositions() -> dict[OpOverload, Callable[..., Any]]:
         >>> with torch.no_grad():
         ...     program = torch.export.export(rnn, (input,), dynamic_shapes=shapes)
         >>> program = program.run_decompositions(torch.export.default_decompositions() | lltm.decompositions())
-        >>> torch.onnx.export(program, (), "rnn.onnx", dynamo=True)
+        >>> _ = torch.onnx.export(program, (), "rnn.onnx", dynamo=True, verbose=False)
     """
     return {
         torch.ops.lltm.forward.default: _forward,

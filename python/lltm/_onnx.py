@@ -21,8 +21,8 @@ def onnx_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     Example::
 
         >>> rnn, input = lltm.LSTM(10, 20).eval(), torch.randn(5, 3, 10)
-        >>> table = lltm.onnx_translation_table()
-        >>> program = torch.onnx.export(rnn, (input,), dynamo=True, custom_translation_table=table)
+        >>> options = {"dynamo": True, "verbose": False, "custom_translation_table": lltm.onnx_translation_table()}
+        >>> program = torch.onnx.export(rnn, (input,), **options)
         >>> any(node.op_type == "LSTM" for node in program.model.graph)
         True
     """

@@ -1,6 +1,5 @@
 """lltm.LLTM and lltm.LSTM against nn.LSTM (shapes and states) and against loops of cells (values and gradients)."""
 
-import contextlib
 import copy
 import io
 import math
@@ -498,15 +497,6 @@ def test_forward_is_typed_as_that_of_nn_lstm():
         return {hint["input"]: hint["return"] for hint in hints}
 
     assert results(lltm.LLTM) == results(nn.LSTM)
-
-
-def test_doctests():
-    import doctest
-
-    for module in (lltm._module, lltm._cell, lltm._operators):
-        with contextlib.redirect_stdout(io.StringIO()) as report:
-            failed, tried = doctest.testmod(module, extraglobs={"lltm": lltm, "torch": torch})
-        assert tried and not failed, report.getvalue()
 
 
 def test_the_resets_of_the_reverse_direction_take_no_memory_of_their_own_size_in_integers(cls):

@@ -1,10 +1,11 @@
 """The pages of the documentation: their code runs, or compiles. scripts/check_repository.py checks their links."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
-from lltm_testing.building import ROOT, run
+from lltm_testing.building import ROOT, run, with_lltm
 from lltm_testing.documentation import blocks
 from torch.utils.cpp_extension import include_paths
 
@@ -35,6 +36,13 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
             runs_it = re.findall(r"\.ci/run|[\w/]+\.(?:py|cmake|txt)", block.mark)
             assert runs_it or "needs Docker" in block.mark, f"nothing runs this:\n{block.text}"
             assert all((ROOT / name).exists() or any(ROOT.glob(f"test/*/{name}")) for name in runs_it)
+
+
+def test_the_examples_of_docstrings():
+    """Of every module, each with its output."""
+    for package in ("onnx", "onnxscript"):  # for that of the translation table
+        pytest.importorskip(package)
+    run(sys.executable, "-m", "pytest", "-q", "--doctest-modules", "python/lltm", cwd=ROOT, **with_lltm())
 
 
 # test_writing_an_operator.py compiles the blocks of its page.
