@@ -21,6 +21,7 @@ SOURCES = [
     "src/layers.cpp",
     "src/linear.cpp",
     "src/mul_constant.cpp",
+    "src/peephole.cpp",
     "src/round_ste.cpp",
     "src/elementwise.cu" if WITH_CUDA else "src/elementwise_unavailable.cpp",
 ]

@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
+#include <tuple>
 
 #define EXAMPLE_OPS_API __attribute__((visibility("default")))
 
@@ -30,5 +31,8 @@ EXAMPLE_OPS_API at::Tensor batch_norm2d(const at::Tensor& input, double eps = 1e
 EXAMPLE_OPS_API at::Tensor conv2d_batch_norm(const at::Tensor& input,
                                              const at::Tensor& weight,
                                              double eps = 1e-3);
+
+EXAMPLE_OPS_API std::tuple<at::Tensor, at::Tensor, at::Tensor> peephole(
+    const at::Tensor& z_x, const at::Tensor& weight_hh, const at::Tensor& peepholes);
 
 }  // namespace example_ops
