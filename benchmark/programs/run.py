@@ -170,6 +170,7 @@ def measure(program: Program, device: str, rounds: int) -> dict:
         raise RuntimeError("nothing was converted")
 
     def evaluate(model: nn.Module) -> Tensor:
+        torch.manual_seed(1)  # Tacotron2 also drops out in evaluation
         with torch.no_grad():
             return program.call(model.eval(), inputs)
 
