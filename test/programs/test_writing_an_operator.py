@@ -18,7 +18,8 @@ FILE_NAME = re.compile(r"^(?://|#) ([\w./]+)\n")
 def make_script() -> tuple[str, list[str]]:
     """The page as a shell script, and the outputs that it shows.
 
-    Blocks of `sh` are commands, blocks of `text` outputs. All others are files, named in a comment on the first line.
+    Blocks of `sh` are commands, blocks of `text` outputs, and those with braces are of examples/operators, which has
+    tests of its own. All others are files, named in a comment on the first line.
     """
     script, outputs = [], []
     for _, language, block in blocks(PAGE):
@@ -26,7 +27,7 @@ def make_script() -> tuple[str, list[str]]:
             script.append(block)
         elif language == "text":
             outputs.append(block)
-        else:
+        elif not language.startswith("{"):
             name = FILE_NAME.match(block)
             assert name, f"a block of {language} does not begin with the name of a file:\n{block}"
             folder = name[1].rpartition("/")[0] or "."
