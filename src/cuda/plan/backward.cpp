@@ -33,14 +33,14 @@ bool ours_run(const BackwardShape& s, const DeviceFacts& device) {
          ceil_div(s.gates(), 64) * ceil_div(s.width(), 64) < (int64_t{1} << 28);
 }
 
-namespace few_rows {
-
 // The whole backward in one launch, without tiles. A thread takes four columns or one.
-bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
+bool few_rows_supports(const BackwardCandidate&,
+                       const BackwardShape& s,
+                       const DeviceFacts& device) {
   return ours_run(s, device) && s.cell == CellType::kLltm && s.batch <= kFewRows;
 }
 
-int ranks_of(const BackwardShape& s, const DeviceFacts& device) {
+int few_rows_ranks(const BackwardShape& s, const DeviceFacts& device) {
   // One block per multiprocessor, or two, of which 224 are resident in clusters of up to seven.
   const int64_t strips = s.column_tiles(64), groups = ceil_div(s.state_size, 16);
   int ranks = most_ranks(device, strips, groups, 1);
@@ -53,44 +53,38 @@ int ranks_of(const BackwardShape& s, const DeviceFacts& device) {
   return ranks;
 }
 
-Estimate time(const BackwardShape& s, const DeviceFacts& device) {
+Estimate few_rows_time(const BackwardShape& s, const DeviceFacts& device) {
   const auto& costs = device.costs->backward.few_rows;
   const BackwardCosts::FewRows& of = is_float(*s.arithmetic) ? costs.floats : costs.halves;
-  const int ranks = ranks_of(s, device);
+  const int ranks = few_rows_ranks(s, device);
   // Blocks that share rows are resident at once.
   const int64_t waves = ranks > 1 ? 1 : ceil_div(s.column_tiles(64), 2 * device.multiprocessors);
   const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), ranks));
   // One column at a time, 16 bits take as many instructions as float.
   const BackwardCosts::FewRows& walked = s.vector_rows ? of : costs.floats;
-  const double walk = groups * (walked.group + walked.group_a_row * static_cast<double>(s.batch)) *
-                      (s.vector_rows ? 1 : costs.unaligned);
-  return {of.launch + std::max(walk, 2 * s.weights_bytes() / of.rate), 1, {.ranks = ranks}};
+  const double group = (walked.group + walked.group_a_row * static_cast<double>(s.batch)) *
+                       (s.vector_rows ? 1 : costs.unaligned);
+  const double reading = 2 * s.weights_bytes() / of.rate;
+  return {
+      of.launch + tiled_time(device, groups, 1, group, /*rest=*/0, reading), 1, {.ranks = ranks}};
 }
-
-}  // namespace few_rows
-
-namespace wgmma {
 
 // TMA reads rows that start anywhere, or they are packed. The kernels count rows in int, also those
 // by which the last tile exceeds the matrix.
 template <bool kFloat32>
-bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
+bool wgmma_supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
   constexpr int64_t kMost = int64_t{1} << 30;
   return ours_run(s, device) && device.wgmma && (kFloat32 || s.cell == CellType::kLltm) &&
          kFloat32 == (s.arithmetic == Arithmetic::kFloat32) && s.batch < kMost &&
          s.gates() < kMost && s.width() < kMost;
 }
 
-}  // namespace wgmma
-
-namespace mma_sync {
-
-bool supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
+bool tiles_support(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
   return ours_run(s, device) && s.cell == CellType::kLltm;
 }
 
 // Large products take the largest tiles that the shared memory of sm_80 and sm_90 holds.
-GradientPlan plan_of(const BackwardShape& s, const DeviceFacts& device) {
+GradientPlan tiles_plan(const BackwardShape& s, const DeviceFacts& device) {
   const auto squares = [](int size, int ranks) {
     return GradientPlan{
         .rows = size, .state_columns = size, .weight_columns = size, .ranks = ranks};
@@ -107,9 +101,9 @@ GradientPlan plan_of(const BackwardShape& s, const DeviceFacts& device) {
   return squares(64, ranks);
 }
 
-Estimate time(const BackwardShape& s, const DeviceFacts& device) {
+Estimate tiles_time(const BackwardShape& s, const DeviceFacts& device) {
   const BackwardCosts::Tiles& of = device.costs->backward.tiles.of(*s.arithmetic);
-  const GradientPlan plan = plan_of(s, device);
+  const GradientPlan plan = tiles_plan(s, device);
   const int size = plan.rows;
   const bool small = size == 64;
   const auto block = [&](int64_t k, int shares) {
@@ -131,11 +125,7 @@ Estimate time(const BackwardShape& s, const DeviceFacts& device) {
           plan};
 }
 
-}  // namespace mma_sync
-
-namespace library {
-
-Estimate time(const BackwardShape& s, const DeviceFacts& device) {
+Estimate time_by_library(const BackwardShape& s, const DeviceFacts& device) {
   if (!s.arithmetic) {
     return {};  // There is nothing else for float64.
   }
@@ -146,14 +136,12 @@ Estimate time(const BackwardShape& s, const DeviceFacts& device) {
   const auto gates = static_cast<double>(s.batch * s.gates());
   const auto columns = static_cast<double>(64 * (s.column_tiles(64) + s.state_column_tiles(64)));
   const bool anywhere = !s.vector_rows;
-  const LibraryProduct product{of.launch + (anywhere ? of.unaligned_launch : 0),
-                               (anywhere ? of.unaligned : 1) * 2 * gates * columns,
-                               of.rate};
+  const Product product{of.launch + (anywhere ? of.unaligned_launch : 0),
+                        (anywhere ? of.unaligned : 1) * 2 * gates * columns,
+                        of.rate};
   return {product.time(device) + 3 * s.weights_bytes() / of.weights_rate * (anywhere ? 2 : 1) +
           2 * gates * s.element_bytes() / of.gates_rate};
 }
-
-}  // namespace library
 
 /// The kernel of d_gates, unless `of` has few rows, and the products.
 template <Estimate (*time)(const BackwardShape&, const DeviceFacts&)>
@@ -171,11 +159,11 @@ Estimate estimate(const BackwardCandidate& of,
 
 // clang-format off
 constexpr BackwardCandidate kCandidates[] = {
-    {"backward_few_rows",      Group::kFewRows, {}, {}, few_rows::supports,     estimate<few_rows::time>},
-    {"backward_wgmma_float32", Group::kHopper,  {}, {}, wgmma::supports<true>,  estimate<choose_float32_gradient_plan>},
-    {"backward_wgmma",         Group::kHopper,  {}, {}, wgmma::supports<false>, estimate<choose_gradient_plan>},
-    {"backward_tiles",         Group::kTiles,   {}, {}, mma_sync::supports,     estimate<mma_sync::time>},
-    {"backward_library",       Group::kLibrary, {}, {}, supports_everything,    estimate<library::time>},
+    {"backward_few_rows",      Group::kFewRows, {}, {}, few_rows_supports,     estimate<few_rows_time>},
+    {"backward_wgmma_float32", Group::kHopper,  {}, {}, wgmma_supports<true>,  estimate<choose_float32_gradient_plan>},
+    {"backward_wgmma",         Group::kHopper,  {}, {}, wgmma_supports<false>, estimate<choose_gradient_plan>},
+    {"backward_tiles",         Group::kTiles,   {}, {}, tiles_support,         estimate<tiles_time>},
+    {"backward_library",       Group::kLibrary, {}, {}, supports_everything,   estimate<time_by_library>},
 };
 // clang-format on
 

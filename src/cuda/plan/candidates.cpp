@@ -116,24 +116,19 @@ ContiguousEstimate answer(const Candidate<Shape>& candidate,
 template <typename Shape>
 constexpr size_t kTimes = sizeof(typename Shape::Times) / sizeof(double);
 
-/// Calls run<Shape>() for every Shape that has times.
-template <typename Run>
-void for_each_shape_with_times(const Run& run) {
-  run.template operator()<ForwardShape>();
-  run.template operator()<SequenceGradientShape>();
-}
-
 std::string all_times() {
   std::ostringstream text;
   text.precision(std::numeric_limits<double>::max_digits10);
-  for_each_shape_with_times([&]<typename Shape>() {
+  const auto add = [&]<typename Shape>() {
     for (const Candidate<Shape>& candidate : candidates<Shape>()) {
       const auto times = std::bit_cast<std::array<double, kTimes<Shape>>>(candidate.times);
       for (size_t i = 0; i < times.size(); ++i) {
         text << candidate.name << '.' << Shape::Times::kNames[i] << ' ' << times[i] << '\n';
       }
     }
-  });
+  };
+  add.template operator()<ForwardShape>();
+  add.template operator()<SequenceGradientShape>();
   return text.str();
 }
 

@@ -52,11 +52,11 @@ Estimate time_by_library(const ForwardCandidate&,
   const auto batch = static_cast<double>(shape.batch);
   const double gates = batch * static_cast<double>(shape.gates());
   // With few rows the library spends its time reading weights, in part with too few blocks.
-  LibraryProduct product{.launch = shape.is_step ? step.launch : of.launch,
-                         .operations = 2 * multiplications(shape, 1),
-                         .rate = of.rate * std::clamp(batch / of.rows, 0.2, 1.0),
-                         .bytes = weights_bytes(shape),
-                         .read_rate = costs.weights_rate};
+  Product product{.launch = shape.is_step ? step.launch : of.launch,
+                  .operations = 2 * multiplications(shape, 1),
+                  .rate = of.rate * std::clamp(batch / of.rows, 0.2, 1.0),
+                  .bytes = weights_bytes(shape),
+                  .read_rate = costs.weights_rate};
   if (!shape.vector_rows) {
     // Rows that start anywhere rule out cuBLAS's fastest kernels, except for one or two rows, which
     // are multiplied as vectors.
@@ -81,8 +81,12 @@ Estimate few_rows_time(const ForwardCandidate&,
   const Costs& all = *device.costs;
   if (shape.is_step) {
     const auto& step = all.step.few_rows;
-    return {step.launch + weights_bytes(shape) * std::sqrt(shape.batch) / step.rate +
-            step.a_row * static_cast<double>(shape.batch - 1)};
+    const Product product{step.launch + step.a_row * static_cast<double>(shape.batch - 1),
+                          /*operations=*/0,
+                          /*rate=*/1,
+                          weights_bytes(shape) * std::sqrt(shape.batch),
+                          step.rate};
+    return {product.time(device)};
   }
   const auto& costs = all.forward.few_rows;
   const ForwardCosts::FewRows& of = !shape.vector_rows           ? costs.unaligned
@@ -97,7 +101,12 @@ Estimate few_rows_time(const ForwardCandidate&,
   const int64_t columns =
       ceil_div(groups * shape.state_size, device.multiprocessors) * device.multiprocessors;
   const auto elements = static_cast<double>(3 * columns * shape.width());
-  return {launch + of.launch_a_row * more_rows + elements * (1 + of.a_row * more_rows) / of.rate};
+  const Product product{launch + of.launch_a_row * more_rows,
+                        /*operations=*/0,
+                        /*rate=*/1,
+                        elements * (1 + of.a_row * more_rows),
+                        of.rate};
+  return {product.time(device)};
 }
 
 // The time of a chunk of 128 bytes by mma.sync, relative to 16 bits.

@@ -36,9 +36,9 @@ double library_rate(Arithmetic arithmetic) {
 
 double time_by_library(const InputProductShape& shape, const DeviceFacts& device) {
   const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.columns);
-  const LibraryProduct product{kLibraryLaunch,
-                               elements * static_cast<double>(shape.input_features),
-                               library_rate(shape.arithmetic)};
+  const Product product{kLibraryLaunch,
+                        elements * static_cast<double>(shape.input_features),
+                        library_rate(shape.arithmetic)};
   return product.time(device) + elements * element_size(shape.arithmetic) / kTraffic;
 }
 

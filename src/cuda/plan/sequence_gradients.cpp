@@ -77,11 +77,11 @@ Estimate time_by_library(const SequenceGradientCandidate&,
   const double weights = static_cast<double>(shape.gates) * state_size;
   const int size = element_size(*shape.arithmetic);
   const double slower = shape.state_size * size % 16 == 0 ? 1 : of.unaligned;
-  const LibraryProduct product{of.launch,
-                               slower * 2 * rows * weights,
-                               of.rate * std::clamp(rows / costs.library.rows, 0.1, 1.0),
-                               slower * weights * size,
-                               of.read_rate};
+  const Product product{of.launch,
+                        slower * 2 * rows * weights,
+                        of.rate * std::clamp(rows / costs.library.rows, 0.1, 1.0),
+                        slower * weights * size,
+                        of.read_rate};
   return {costs.library.beside_others * (product.time(device) + rows * state_size * of.element)};
 }
 

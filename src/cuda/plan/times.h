@@ -1,5 +1,5 @@
-// The two formulas of which all estimates are made: of kernels whose blocks take turns, and of the
-// library's products. They alone scale what was measured to the GPU at hand.
+// The two formulas of which all estimates are made: of kernels whose blocks take turns, and of
+// products by the library or of few rows. They alone scale what was measured to the GPU at hand.
 #pragma once
 
 #include "facts.h"
@@ -23,9 +23,9 @@ inline double tiled_time(const DeviceFacts& device,
   return std::max(of_chunks + waves * rest * device.slower(), least / device.memory());
 }
 
-/// A product by the library, which multiplies while it reads the weights: its launch, operations
-/// and bytes, and how many of these there are per microsecond.
-struct LibraryProduct {
+/// A product that is bound by its operations or by reading its weights: its launch, operations and
+/// bytes or elements, and how many of these there are per microsecond.
+struct Product {
   double launch, operations, rate;
   double bytes = 0, read_rate = 1;
 
