@@ -34,6 +34,44 @@ Allowed& allowed(const void* kernel) {
   return all[{fake_cuda().context, kernel}];
 }
 
+/// The names of kernels as the assembler knows them.
+std::map<const void*, std::string>& names() {
+  static std::map<const void*, std::string> all;
+  return all;
+}
+
+/// As in tools/kernels.py: without lltm::cuda and the name of an anonymous namespace.
+std::string short_name(std::string_view mangled) {
+  constexpr std::string_view kPrefix = "_ZN4lltm4cuda", kAnonymous = "_GLOBAL__N_";
+  mangled.remove_prefix(mangled.starts_with(kPrefix) ? kPrefix.size() : 0);
+  const size_t digits = mangled.find_first_not_of("0123456789");
+  if (mangled.substr(digits).starts_with(kAnonymous)) {
+    mangled.remove_prefix(digits + std::stoul(std::string(mangled.substr(0, digits))));
+  }
+  return std::string(mangled);
+}
+
+const KernelCode* code_of(const void* kernel) {
+  const auto* const code = fake_cuda().code;
+  if (code == nullptr) {
+    return nullptr;
+  }
+  const auto found = code->find(names()[kernel]);
+  expect(found != code->end(),
+         "tools/kernels.py writes unit/kernels.txt, which lacks " + names()[kernel]);
+  return found == code->end() ? nullptr : &found->second;
+}
+
+/// A launch fits the device, with registers as they are allocated: in eights, to four warps at a
+/// time.
+void expect_fits(const KernelCode& code, int threads, int dynamic_bytes) {
+  expect(threads <= code.threads, "at most the threads of the launch bounds");
+  expect((code.registers + 7) / 8 * 8 * ((threads + 127) / 128 * 128) <= 65536,
+         "at most 65,536 registers");
+  expect(code.static_bytes + dynamic_bytes <= fake_cuda().shared_bytes_a_block,
+         "at most the shared memory of the device");
+}
+
 /// Whether this call is the one that fails.
 bool fails() {
   FakeCuda& fake = fake_cuda();
@@ -111,7 +149,7 @@ CUresult launch(const CUlaunchConfig* config, CUfunction function, void** params
   }
   expect(function != nullptr && params[0] != nullptr, "a kernel and its parameters");
   const Allowed& kernel = allowed(function);
-  expect(cluster >= 1 && cluster <= 16, "clusters of 1 to 16 blocks");
+  expect(cluster >= 1 && cluster <= fake.largest_cluster, "clusters that the device has");
   expect(cluster == 1 || fake.ptx_version >= 90, "clusters only of code for sm_90 or newer");
   expect(cluster <= 8 || kernel.large_clusters, "at most the 8 blocks that a cluster is allowed");
   expect(config->gridDimX >= 1 && config->gridDimX < 1u << 31, "1 to 2^31 - 1 blocks in x");
@@ -120,6 +158,12 @@ CUresult launch(const CUlaunchConfig* config, CUfunction function, void** params
   expect(config->blockDimX >= 1 && config->blockDimX <= 1024, "1 to 1024 threads");
   expect(static_cast<int>(config->sharedMemBytes) <= kernel.shared_bytes,
          "at most the shared memory that the kernel is allowed");
+  if (const KernelCode* const code = code_of(function)) {
+    expect_fits(
+        *code, static_cast<int>(config->blockDimX), static_cast<int>(config->sharedMemBytes));
+    expect(fake.has_wgmma || names()[function].find("wgmma") == std::string::npos,
+           "wgmma only where the code has it, not " + names()[function]);
+  }
   return CUDA_SUCCESS;
 }
 
@@ -172,13 +216,16 @@ cudaError_t cudaGetDevice(int* device) {
 cudaError_t cudaSetDevice(int) {
   return cudaSuccess;
 }
-cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void*) {
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* kernel) {
   *attributes = {};
   if (lltm::test::fails()) {
     return cudaErrorMemoryAllocation;
   }
   attributes->ptxVersion = lltm::test::fake_cuda().ptx_version;
   attributes->maxThreadsPerBlock = lltm::test::fake_cuda().most_threads;
+  if (const lltm::test::KernelCode* const code = lltm::test::code_of(kernel)) {
+    attributes->sharedSizeBytes = static_cast<size_t>(code->static_bytes);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* kernel, cudaFuncAttribute attribute, int value) {
@@ -231,7 +278,9 @@ char __cudaInitModule(void**) {
   return 0;
 }
 void __cudaRegisterFunction(
-    void**, const char*, char*, const char*, int, uint3*, uint3*, dim3*, dim3*, int*) {}
+    void**, const char* symbol, char*, const char* name, int, uint3*, uint3*, dim3*, dim3*, int*) {
+  lltm::test::names()[symbol] = lltm::test::short_name(name);
+}
 void __cudaRegisterVar(void**, char*, char*, const char*, int, size_t, int, int) {}
 cudaError_t __cudaPopCallConfiguration(dim3*, dim3*, size_t*, void*) {
   return cudaErrorNotSupported;
