@@ -3,9 +3,9 @@
 import subprocess
 
 import hypothesis
-import lltm_testing.settings  # noqa: F401  finds lltm
 import pytest
 import torch
+from lltm_testing import settings  # finds lltm
 from lltm_testing.named_arguments import NAMES
 from lltm_testing.sequence_reference import CELLS
 from lltm_testing.steps import STEPS, Step
@@ -75,6 +75,13 @@ def set_threads():
     threads = torch.get_num_threads()
     yield torch.set_num_threads
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def set_tf32():
+    """Lets float32 products use TF32 or not until the test ends."""
+    yield settings.allow_tf32
+    settings.allow_tf32(False)
 
 
 @pytest.fixture(autouse=True)

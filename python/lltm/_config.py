@@ -82,6 +82,12 @@ def _lines() -> Iterator[tuple[str, str]]:
     yield "Python", f"{platform.python_version()} on {platform.platform()}"
     yield "CPU", f"{torch.backends.cpu.get_cpu_capability()}, {torch.get_num_threads()} threads"
     yield from _gpus()
+    for cell, lstm, setting in (
+        ("LSTM", True, "cudnn.rnn.fp32_precision"),
+        ("LLTM", False, "cuda.matmul.fp32_precision"),
+    ):
+        precision = "TF32" if torch.ops.lltm._allows_tf32(lstm) else "float32"
+        yield f"{cell} in float32 on GPUs", f"products in {precision}, by torch.backends.{setting}"
     for name in VARIABLES:
         if name in os.environ:
             yield name, os.environ[name]

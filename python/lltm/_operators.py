@@ -225,9 +225,10 @@ def sequence_plan(
         input, ..., keep: as for sequence, on a CUDA device. A call that autograd records keeps cells and gates.
 
     Returns:
-        For example ``kernel=recurrence_fma_128x1 cluster=1 rows=1 x=outside``: the kernel, which runs all steps
-        (``recurrence_...``) or one; the blocks of a cluster; the rows of the batch that a block or cluster takes; and
-        whether the kernel multiplies the input itself. Names of kernels may change with any version. If the library
+        For example ``kernel=recurrence_fma_128x1 cluster=1 rows=1 x=outside tf32=off setting=cuda.matmul``: the kernel,
+        which runs all steps (``recurrence_...``) or one; the blocks of a cluster; the rows of the batch that a block or
+        cluster takes; whether the kernel multiplies the input itself; and in float32, whether products may use TF32,
+        and which setting in ``torch.backends`` says so. Names of kernels may change with any version. If the library
         was not built for all that the GPU has, what is missing follows in parentheses, as show_config says it.
 
     Raises RuntimeError if an argument is invalid or not on a GPU, or if LLTM_CUDA_PATH asks for what is impossible.

@@ -139,7 +139,7 @@ class CellBackward {
 
   /// d_gates by one kernel, then the products by tiles of wgmma or mma.sync.
   void run_tiles() {
-    const Arithmetic arithmetic = *arithmetic_of(dtype());
+    const Arithmetic arithmetic = *arithmetic_of(dtype(), CellType::kLltm);
     const bool by_wgmma = group_ == Group::kHopper;
     BackwardProblem problem = products();
     const bool any_product =
@@ -195,7 +195,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
   const DeviceFacts facts = device.facts();
   const BackwardChoice choice =
       plan_backward(facts,
-                    {.arithmetic = arithmetic_of(input.scalar_type()),
+                    {.arithmetic = arithmetic_of(input.scalar_type(), CellType::kLltm),
                      .batch = sizes.batch,
                      .input_features = sizes.input_features,
                      .state_size = sizes.state_size,

@@ -59,7 +59,8 @@ void forward_by_plan(const Outputs& outputs,
                      const ForwardArguments& arguments,
                      const CellSizes<int64_t>& sizes,
                      const Device& device) {
-  const std::optional<Arithmetic> arithmetic = arithmetic_of(arguments.input.scalar_type());
+  const std::optional<Arithmetic> arithmetic =
+      arithmetic_of(arguments.input.scalar_type(), CellType::kLltm);
   if (!arithmetic) {
     selection();  // an unknown selection is an error for every dtype
     forward_by_library(outputs, arguments, sizes, device.stream());

@@ -4,8 +4,10 @@
 #include "kernels/backward/kernels.h"
 #include "kernels/recurrence/recurrence.h"
 #include "kernels/sequence/kernels.h"
+#include "library/products.h"
 #include "packed_rows.h"
 #include "plan/plan.h"
+#include "products_of_rows.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
 #include "sequence.h"
@@ -20,6 +22,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <optional>
 
 namespace lltm::cuda {
 namespace {
@@ -62,7 +65,8 @@ WeightGradients<scalar_t> weight_gradients(const RecurrentGradients& gradients) 
 /// Computes the products over all steps in float32 by the kernel of the cell's products, if that is
 /// faster than the library. Returns whether it did. Only d_weights read input and old_h, so their
 /// layout affects neither which kernel computes d_input nor its bits.
-bool run_float32_products(const RecurrentGradients& gradients,
+bool run_float32_products(std::optional<Arithmetic> arithmetic,
+                          const RecurrentGradients& gradients,
                           const Tensor& d_gates,
                           const Tensor& input,
                           const Tensor& old_h,
@@ -70,7 +74,7 @@ bool run_float32_products(const RecurrentGradients& gradients,
                           const Device& device,
                           const DeviceFacts& facts) {
   const Tensor &weight_ih = sequence.weight_ih, &weight_hh = sequence.weight_hh;
-  if (arithmetic_of(input.scalar_type()) != Arithmetic::kFloat32 || !has_rows(weight_ih)) {
+  if (arithmetic != Arithmetic::kFloat32 || !has_rows(weight_ih)) {
     return false;
   }
   const BackwardShape shape{.arithmetic = Arithmetic::kFloat32,
@@ -150,6 +154,7 @@ GradientProducts<scalar_t> small_products(const Tensor& d_gates,
 }  // namespace
 
 void compute_gradient_products(const Tensor& d_gates,
+                               std::optional<Arithmetic> arithmetic,
                                const RecurrentGradients& gradients,
                                const RecurrentBackwardArguments& arguments,
                                const Device& device,
@@ -177,16 +182,20 @@ void compute_gradient_products(const Tensor& d_gates,
   const Tensor input =
       (has_lengths && wants_weights ? sequence.input.masked_fill(beyond, 0) : sequence.input)
           .reshape({rows, input_features});
-  if (!run_float32_products(gradients, d_gates, input, old_h, sequence, device, facts)) {
+  const auto product = [&](const Tensor& out, const Tensor& a, const Tensor& b) {
+    product_out(out, a, b, arithmetic);
+  };
+  if (!run_float32_products(
+          arithmetic, gradients, d_gates, input, old_h, sequence, device, facts)) {
     if (gradients.weight_hh.defined()) {
-      product_over_rows_out(gradients.weight_hh, d_gates, old_h);
+      product_over_rows_out(gradients.weight_hh, d_gates, old_h, product);
     }
     if (gradients.weight_ih.defined()) {
-      product_over_rows_out(gradients.weight_ih, d_gates, input);
+      product_over_rows_out(gradients.weight_ih, d_gates, input, product);
     }
     if (wants_input) {
       product_of_rows_out(
-          gradients.input.view({rows, input_features}), d_gates, sequence.weight_ih);
+          gradients.input.view({rows, input_features}), d_gates, sequence.weight_ih, product);
     }
   }
   if (has_lengths && wants_input) {
@@ -236,7 +245,7 @@ void sum_rows(const Tensor& d_bias, const Tensor& d_gates) {
     at::sum_out(sums, d_gates, /*dim=*/0);  // BLAS counts in 32 bits
   } else if (const Tensor ones = at::ones({1, rows}, d_gates.options()); d_gates.itemsize() == 2) {
     sums = at::empty({1, d_gates.size(1)}, d_gates.options().dtype(at::kFloat));
-    product_out(sums, ones, d_gates);
+    product_out(sums, ones, d_gates, std::nullopt);
     d_bias.copy_(sums.squeeze(0));
   } else {
     at::mv_out(sums, d_gates.t(), ones.squeeze(0));

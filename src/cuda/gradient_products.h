@@ -8,11 +8,14 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 namespace lltm::cuda {
 
 /// Computes d_weights and d_input: in float32 usually by the kernel of the cell's products,
-/// otherwise by ATen.
+/// otherwise by the library.
 void compute_gradient_products(const at::Tensor& d_gates,
+                               std::optional<Arithmetic> arithmetic,
                                const RecurrentGradients& gradients,
                                const RecurrentBackwardArguments& arguments,
                                const Device& device,

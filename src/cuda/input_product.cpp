@@ -2,6 +2,7 @@
 
 #include "../dispatch/optional_tensor.h"
 #include "kernels/recurrence/recurrence.h"
+#include "library/products.h"
 #include "packed_rows.h"
 #include "plan/input_product.h"
 #include "plan/plan.h"
@@ -9,7 +10,6 @@
 #include "runtime/rows.h"
 #include "sequence.h"
 
-#include <ATen/ops/addmm.h>
 #include <ATen/ops/zeros.h>
 
 namespace lltm::cuda {
@@ -19,15 +19,17 @@ using at::Tensor;
 
 void compute_by_library(const Tensor& z_x,
                         const Tensor& input,
-                        const RecurrentArguments& arguments) {
-  Tensor out = z_x.flatten(0, 1);
+                        const RecurrentArguments& arguments,
+                        Arithmetic arithmetic) {
+  const Tensor out = z_x.flatten(0, 1);
   const Tensor rows = input.reshape({out.size(0), input.size(2)});
   // Zeros in place of an absent bias: another product would round differently.
-  at::addmm_out(
+  biased_product_out(
       out,
       is_given(arguments.bias) ? *arguments.bias : at::zeros({out.size(1)}, out.options()),
       rows,
-      arguments.weight_ih.t());
+      arguments.weight_ih.t(),
+      arithmetic);
 }
 
 template <typename scalar_t>
@@ -70,10 +72,11 @@ void compute_by_wgmma(const Tensor& z_x,
 bool compute_input_product(const Tensor& z_x,
                            const Tensor& input,
                            const RecurrentArguments& arguments,
+                           Arithmetic arithmetic,
                            const Device& device) {
   const auto dtype = input.scalar_type();
   const DeviceFacts& facts = device.facts();
-  const InputProductPlan plan = plan_input_product({.arithmetic = *arithmetic_of(dtype),
+  const InputProductPlan plan = plan_input_product({.arithmetic = arithmetic,
                                                     .rows = input.size(0) * input.size(1),
                                                     .input_features = input.size(2),
                                                     .state_size = arguments.weight_hh.size(1),
@@ -81,7 +84,7 @@ bool compute_input_product(const Tensor& z_x,
                                                    facts);
   switch (plan.kernel) {
     case InputProductKernel::kLibrary:
-      compute_by_library(z_x, input, arguments);
+      compute_by_library(z_x, input, arguments, arithmetic);
       break;
     case InputProductKernel::kSmall:
       with_scalar(dtype, [&]<typename scalar_t>() {

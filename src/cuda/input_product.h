@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../operators/recurrent.h"
+#include "problem.h"
 #include "runtime/device.h"
 
 #include <ATen/core/Tensor.h>
@@ -16,6 +17,7 @@ namespace lltm::cuda {
 bool compute_input_product(const at::Tensor& z_x,
                            const at::Tensor& input,
                            const RecurrentArguments& arguments,
+                           Arithmetic arithmetic,
                            const Device& device);
 
 /// The columns of the input, if z_x is computed from a copy of them that may be large.

@@ -166,6 +166,7 @@ int64_t steps_of_z_x(const SequenceOutputs& outputs,
 }
 
 void run_recurrence(const RecurrenceCandidate& candidate,
+                    Arithmetic arithmetic,
                     const SequenceOutputs& outputs,
                     const RecurrentArguments& arguments,
                     const SequenceSizes<int64_t>& sizes,
@@ -198,8 +199,8 @@ void run_recurrence(const RecurrenceCandidate& candidate,
         const int64_t first_time = order.first_time(first, count);
         const Tensor z_x =
             keeps ? outputs.gates.narrow(0, first_time, count) : workspace.narrow(0, 0, count);
-        problem.follows_input_product =
-            compute_input_product(z_x, input.narrow(0, first_time, count), arguments, device);
+        problem.follows_input_product = compute_input_product(
+            z_x, input.narrow(0, first_time, count), arguments, arithmetic, device);
         problem.least_shared_bytes =
             problem.follows_input_product ? bytes_to_spread(groups, facts) : 0;
         problem.z_x = z_x.const_data_ptr<scalar_t>();

@@ -26,6 +26,7 @@ bool input_is_in_pairs(const at::Tensor& input);
 
 /// The forward, for at least one step.
 void run_recurrence(const RecurrenceCandidate& candidate,
+                    Arithmetic arithmetic,
                     const SequenceOutputs& outputs,
                     const RecurrentArguments& arguments,
                     const SequenceSizes<int64_t>& sizes,

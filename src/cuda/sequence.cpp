@@ -21,6 +21,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -75,7 +76,7 @@ SequenceShape shape_of(const SequenceOutputs& outputs,
   const int64_t at_once = steps_of_z_x(outputs, input, sizes);
   SequenceShape shape;
   shape.cell = arguments.cell;
-  shape.arithmetic = arithmetic_of(input.scalar_type());
+  shape.arithmetic = arithmetic_of(input.scalar_type(), arguments.cell);
   shape.steps = sizes.steps;
   shape.batch = sizes.batch;
   shape.input_features = sizes.input_features;
@@ -114,16 +115,26 @@ std::string describe(const SequencePlan& plan,
                   /*x_inside=*/!plan.steps.layout.hoists_input());
 }
 
+/// Whether the products of float32 may use TF32, and the setting in torch.backends that says so.
+std::string describe_precision(const SequenceShape& shape) {
+  if (!shape.arithmetic || !is_float(*shape.arithmetic)) {
+    return "";
+  }
+  return std::string(shape.arithmetic == Arithmetic::kTf32 ? " tf32=on" : " tf32=off") +
+         " setting=" + (shape.cell == CellType::kLstm ? "cudnn.rnn" : "cuda.matmul");
+}
+
 void run(const SequencePlan& plan,
+         std::optional<Arithmetic> arithmetic,
          const SequenceOutputs& outputs,
          const RecurrentArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
   if (plan.recurrence != nullptr) {
-    run_recurrence(*plan.recurrence, outputs, arguments, sizes, device, reverse);
+    run_recurrence(*plan.recurrence, *arithmetic, outputs, arguments, sizes, device, reverse);
   } else if (plan.steps.by_library()) {
-    library_sequence_out(outputs, arguments, sizes, device, reverse);
+    library_sequence_out(outputs, arguments, sizes, arithmetic, device, reverse);
   } else {
     run_steps(plan.steps, outputs, arguments, device, reverse);
   }
@@ -139,12 +150,9 @@ SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
       });
   if (sizes.batch * sizes.state_size > 0) {
     const RecurrentArguments of = recurrent(arguments);
-    run(plan_sequence(device.facts(), shape_of(outputs, of, sizes)),
-        outputs,
-        of,
-        sizes,
-        device,
-        reverse);
+    const SequenceShape shape = shape_of(outputs, of, sizes);
+    const SequencePlan plan = plan_sequence(device.facts(), shape);
+    run(plan, shape.arithmetic, outputs, of, sizes, device, reverse);
   }
   return outputs.results();
 }
@@ -162,8 +170,8 @@ std::string plan_of_sequence(const Arguments& arguments, bool /*reverse*/, bool 
         return at::detail::empty_meta(shape, dtype);
       });
   const DeviceFacts& facts = device.facts();
-  return describe(
-      plan_sequence(facts, shape_of(outputs, recurrent(arguments), sizes)), sizes, facts);
+  const SequenceShape shape = shape_of(outputs, recurrent(arguments), sizes);
+  return describe(plan_sequence(facts, shape), sizes, facts) + describe_precision(shape);
 }
 
 }  // namespace

@@ -5,7 +5,6 @@
 #include "../operators/recurrent.h"
 #include "kernels/recurrence/recurrence.h"
 #include "kernels/sequence/kernels.h"
-#include "product_out.h"
 #include "runtime/rows.h"
 
 #include <ATen/core/Tensor.h>

@@ -27,7 +27,7 @@ SequenceShape shape_of(const RecurrentBackwardArguments& arguments,
                        const SequenceSizes<int64_t>& sizes) {
   SequenceShape shape;
   shape.cell = arguments.sequence.cell;
-  shape.arithmetic = arithmetic_of(arguments.output.scalar_type());
+  shape.arithmetic = arithmetic_of(arguments.output.scalar_type(), shape.cell);
   shape.steps = sizes.steps;
   shape.batch = sizes.batch;
   shape.input_features = sizes.input_features;
@@ -45,13 +45,15 @@ void run(const RecurrentGradients& gradients,
   const int64_t rows = sizes.steps * sizes.batch;
   const Tensor d_gates = rows_of_vectors(rows, sizes.gates, arguments.output.scalar_type(), device);
   const DeviceFacts& facts = device.facts();
-  const SequencePlan plan = plan_sequence(facts, shape_of(arguments, sizes));
+  const SequenceShape shape = shape_of(arguments, sizes);
+  const SequencePlan plan = plan_sequence(facts, shape);
   Tensor bias_parts;  // of a recurrence
   if (plan.recurrence != nullptr) {
     bias_parts =
         run_recurrence_backward(*plan.recurrence, d_gates, gradients, arguments, device, reverse);
   } else {
-    run_steps_backward(plan.gradients, d_gates, gradients, arguments, device, reverse);
+    run_steps_backward(
+        plan.gradients, shape.arithmetic, d_gates, gradients, arguments, device, reverse);
   }
   if (gradients.gates.defined()) {
     gradients.gates.view({rows, sizes.gates}).copy_(d_gates);
@@ -67,7 +69,8 @@ void run(const RecurrentGradients& gradients,
   } else if (gradients.bias.defined()) {
     sum_rows(gradients.bias, d_gates);
   }
-  compute_gradient_products(d_gates, gradients, arguments, device, facts, reverse);
+  compute_gradient_products(
+      d_gates, shape.arithmetic, gradients, arguments, device, facts, reverse);
 }
 
 auto empty_on(const Device& device) {

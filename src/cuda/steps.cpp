@@ -172,7 +172,7 @@ class StepsForward {
     const Tensor input =
         arguments_.input.narrow(0, chunk.first_time, steps).narrow(1, first, to.size(1));
     if (of_.hoists_input()) {
-      compute_input_product(to, input, arguments_, device_);
+      compute_input_product(to, input, arguments_, plan_.kernel.arithmetic, device_);
     } else {
       to.narrow(2, 0, of_.input_features).copy_(input);
     }

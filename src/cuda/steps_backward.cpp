@@ -2,6 +2,7 @@
 #include "../cell/with_cell.h"
 #include "../dispatch/optional_tensor.h"
 #include "kernels/sequence/kernels.h"
+#include "library/products.h"
 #include "packed_rows.h"
 #include "plan/plan.h"
 #include "runtime/launch_check.h"
@@ -55,11 +56,13 @@ class StepsBackward {
 
  public:
   StepsBackward(const SequenceGradientChoice& choice,
+                std::optional<Arithmetic> arithmetic,
                 const Tensor& d_gates,
                 const RecurrentBackwardArguments& arguments,
                 const Device& device,
                 bool reverse)
       : choice_(choice),
+        arithmetic_(arithmetic),
         d_gates_(d_gates),
         arguments_(arguments),
         device_(device),
@@ -151,15 +154,13 @@ class StepsBackward {
     }
     const bool has_product = params_.last_t != kNoTime;
     if (has_product && by_library()) {
-      product_out(from_h_, d_gates_.narrow(0, params_.last_t * batch_, batch_), weights_h_);
+      product_out(
+          from_h_, d_gates_.narrow(0, params_.last_t * batch_, batch_), weights_h_, arithmetic_);
     }
     check_launch(with_cell(arguments_.sequence.cell, [&]<typename Cell>() {
       return has_product && !by_library()
-                 ? launch_with_product<Cell>(params_,
-                                             rows_of(weights_h_),
-                                             *arithmetic_of(cells_.scalar_type()),
-                                             choice_,
-                                             device_.stream())
+                 ? launch_with_product<Cell>(
+                       params_, rows_of(weights_h_), *arithmetic_, choice_, device_.stream())
                  : launch_sequence_gradients<Cell>(params_, device_.stream());
     }));
     params_.last_t = t;
@@ -167,6 +168,7 @@ class StepsBackward {
   }
 
   const SequenceGradientChoice& choice_;
+  const std::optional<Arithmetic> arithmetic_;
   const Tensor& d_gates_;
   const RecurrentBackwardArguments& arguments_;
   const Device& device_;
@@ -182,6 +184,7 @@ class StepsBackward {
 }  // namespace
 
 void run_steps_backward(const SequenceGradientChoice& choice,
+                        std::optional<Arithmetic> arithmetic,
                         const Tensor& d_gates,
                         const RecurrentGradients& gradients,
                         const RecurrentBackwardArguments& arguments,
@@ -189,7 +192,8 @@ void run_steps_backward(const SequenceGradientChoice& choice,
                         bool reverse) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, d_gates.scalar_type(), "lltm::sequence_backward", [&] {
-        StepsBackward<scalar_t>(choice, d_gates, arguments, device, reverse).run(gradients);
+        StepsBackward<scalar_t>(choice, arithmetic, d_gates, arguments, device, reverse)
+            .run(gradients);
       });
 }
 

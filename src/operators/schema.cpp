@@ -9,6 +9,7 @@
 //    0.9922, and 1-s is off by 16 %.
 #include "lltm/lltm.h"
 #include "operators.h"
+#include "tf32.h"
 #include "version.h"
 
 #include <torch/library.h>
@@ -72,6 +73,9 @@ TORCH_LIBRARY(lltm, m) {
       " -> (Tensor d_gates, Tensor? d_h0, Tensor? d_c0)",
       {at::Tag::pt2_compliant_tag});
   m.def("has_cuda() -> bool", lltm::has_cuda);
+  m.def("_allows_tf32(bool lstm) -> bool", [](bool lstm) {
+    return lltm::allows_tf32(lstm ? lltm::CellType::kLstm : lltm::CellType::kLltm);
+  });
 }
 
 namespace lltm {

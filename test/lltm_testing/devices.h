@@ -14,6 +14,12 @@ inline bool cuda_is_testable() {
   return has_cuda() && at::hasCUDA() && at::detail::getCUDAHooks().deviceCount() > 0;
 }
 
+/// Without TF32, which is the LSTM's default.
+inline const bool kIsExact = [] {
+  at::globalContext().setAllowTF32CuDNN(false);
+  return true;
+}();
+
 }  // namespace lltm::test
 
 #define LLTM_SKIP_UNLESS_TESTABLE(device_type)                             \

@@ -25,6 +25,13 @@ if importlib.util.find_spec("lltm") is None:
 
 import lltm  # noqa: E402, F401
 
+
+def allow_tf32(allowed: bool) -> None:
+    """Lets float32 products on GPUs use TF32 or not: those of the LSTM, and all others."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+
+
+allow_tf32(False)  # the LSTM's default is True
 # Otherwise, if cuBLAS splits K, it may round the partial sums of a 16-bit product to 16 bits, which exceeds the bounds
 # of bounds.py for sums in float32.
 torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = False

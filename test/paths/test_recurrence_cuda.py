@@ -481,13 +481,13 @@ def test_the_workspace_of_inference(recurrent):
     assert workspace_bytes(arguments) <= 64 << 20
 
 
-def test_tf32_is_as_exact_as_float32(monkeypatch):
+def test_tf32_is_as_exact_as_float32(set_tf32, monkeypatch):
     """Only the product with the inputs is rounded to TF32."""
     monkeypatch.setenv("LLTM_CUDA_PATH", "block")
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+    set_tf32(True)
     arguments = make((5, 6, 0, 40), torch.float32, "cuda")
     found = call(arguments)
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    set_tf32(False)
     assert_identical(found[:3], call(arguments)[:3])
 
 
@@ -549,19 +549,27 @@ def test_where_a_kernel_is_impossible(cell, path, dtype, limit, monkeypatch):
         backward_of(arguments)(*gradients, results[0], results[3], results[4], *arguments, mask)
 
 
+PRECISION = r" tf32=off setting=cuda.matmul"
+
+
 def test_plan(monkeypatch):
     arguments = make((128, 16, 128, 128), torch.float32, "cuda")
     before = torch.cuda.memory_allocated()
-    assert re.fullmatch(r"kernel=recurrence_fma_128x\d cluster=1 rows=\d x=outside", plan_of(arguments))
+    assert re.fullmatch(r"kernel=recurrence_fma_128x\d cluster=1 rows=\d x=outside" + PRECISION, plan_of(arguments))
     assert torch.cuda.memory_allocated() == before
     monkeypatch.setenv("LLTM_CUDA_PATH", "recurrence_fma_128x4")
-    plan = "kernel=recurrence_fma_128x4 cluster=1 rows=4 x=outside"
+    plan = "kernel=recurrence_fma_128x4 cluster=1 rows=4 x=outside" + PRECISION
     assert plan_of(arguments) == plan and lltm.sequence_plan(*arguments) == with_what_is_missing(plan)
     monkeypatch.setenv("LLTM_CUDA_PATH", "steps")
-    assert re.fullmatch(r"kernel=\w+ cluster=\d rows=\d+ x=(inside|outside)", plan_of(arguments))
+    assert re.fullmatch(r"kernel=\w+ cluster=\d rows=\d+ x=(inside|outside)" + PRECISION, plan_of(arguments))
     monkeypatch.setenv("LLTM_CUDA_PATH", "library")
-    assert plan_of(arguments) == "kernel=library cluster=1 rows=16 x=outside"
-    assert plan_of(make((9, 16, 8, 8), device="cuda", cell=Lstm)) == "kernel=library cluster=1 rows=16 x=outside"
+    library = "kernel=library cluster=1 rows=16 x=outside"
+    assert plan_of(arguments) == library + PRECISION
+    assert plan_of(make((9, 16, 8, 8), torch.bfloat16, "cuda")) == library
+    lstm = make((9, 16, 8, 8), device="cuda", cell=Lstm)
+    assert plan_of(lstm) == f"{library} tf32=off setting=cudnn.rnn"
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert plan_of(lstm) == f"{library} tf32=on setting=cudnn.rnn"
     monkeypatch.delenv("LLTM_CUDA_PATH")
     assert plan_of(make((0, 2, 3, 4), device="cuda")) == "kernel=none cluster=0 rows=0 x=outside"
 
@@ -570,5 +578,7 @@ def test_plan_of_a_cluster():
     skip_without_clusters()
     lstm = make((128, 16, 128, 128), device="cuda", cell=Lstm)
     plan = plan_of(lstm)
-    assert re.fullmatch(r"kernel=recurrence_lstm_fma_128x\d_cluster2 cluster=2 rows=\d x=outside", plan)
+    assert re.fullmatch(
+        r"kernel=recurrence_lstm_fma_128x\d_cluster2 cluster=2 rows=\d x=outside tf32=off setting=cudnn.rnn", plan
+    )
     assert lltm.lstm_plan(*lstm) == with_what_is_missing(plan)

@@ -66,9 +66,9 @@ def lstm_steps(monkeypatch) -> list[str]:
 
 @pytest.mark.parametrize("allow_tf32", [False, True], ids=["exact", "tf32"])
 @pytest.mark.parametrize("sizes", [(3, 70, 33, 65), (4, 130, 72, 264), (5, 260, 16, 1044)], ids=str)
-def test_every_step_of_the_lstm(dtype, sizes, allow_tf32, monkeypatch):
+def test_every_step_of_the_lstm(dtype, sizes, allow_tf32, set_tf32, monkeypatch):
     """Each forced by its name, where it can compute the dtype."""
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", allow_tf32)
+    set_tf32(allow_tf32)
     arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, cell=Lstm)
     names, ran = lstm_steps(monkeypatch), 0
     for name in names:
@@ -95,8 +95,8 @@ def test_few_rows_of_an_odd_state(state_size, state, monkeypatch):
 
 @pytest.mark.parametrize("sizes", STEP_SIZES, ids=str)
 @each_cell
-def test_steps_in_tf32(path, cell, sizes, monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
+def test_steps_in_tf32(path, cell, sizes, set_tf32):
+    set_tf32(True)
     arguments = make(sizes, torch.float32, "cuda", lengths=True, reset=True, cell=cell)
     assert_results_close(call(arguments, keep=True), arguments, keep=True)
 

@@ -23,6 +23,7 @@ from lltm_testing.random_calls.operators import OPERATORS, draw_case
 from lltm_testing.random_calls.sequences import SequenceCase
 from lltm_testing.reference import forward
 from lltm_testing.sequence_reference import Sizes
+from lltm_testing.settings import allow_tf32
 
 RESULTS = ("d_input", "d_weights", "d_bias", "d_old_h", "d_old_cell")
 
@@ -35,7 +36,7 @@ def process_state():
     threads, path = torch.get_num_threads(), os.environ.get("LLTM_CUDA_PATH")
     yield
     torch.set_num_threads(threads)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    allow_tf32(False)
     os.environ.pop("LLTM_CUDA_PATH", None)
     if path is not None:
         os.environ["LLTM_CUDA_PATH"] = path

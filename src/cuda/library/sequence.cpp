@@ -10,6 +10,7 @@
 #include "../kernels/sequence/kernels.h"
 #include "../runtime/launch_check.h"
 #include "../sequence.h"
+#include "products.h"
 
 #include <ATen/Dispatch.h>
 
@@ -33,11 +34,13 @@ class LibraryForward {
   LibraryForward(const SequenceOutputs& outputs,
                  const RecurrentArguments& arguments,
                  const SequenceSizes<int64_t>& sizes,
+                 std::optional<Arithmetic> arithmetic,
                  const Device& device,
                  bool reverse)
       : outputs_(outputs),
         arguments_(arguments),
         sizes_(sizes),
+        arithmetic_(arithmetic),
         device_(device),
         order_{.steps = sizes.steps, .reverse = reverse},
         bias_(contiguous_or_undefined(arguments.bias)) {}
@@ -90,15 +93,17 @@ class LibraryForward {
         const int64_t steps = std::min(at_once, sizes_.steps - k);
         first_time = order_.first_time(k, steps);
         const Tensor input = arguments_.input.narrow(0, first_time, steps).narrow(1, first, count);
-        product_out(
-            chunk.narrow(0, 0, steps).flatten(0, 1), input.flatten(0, 1), arguments_.weight_ih.t());
+        product_out(chunk.narrow(0, 0, steps).flatten(0, 1),
+                    input.flatten(0, 1),
+                    arguments_.weight_ih.t(),
+                    arithmetic_);
       }
       step.t = t;
       step.next_t = order_.next_time(k);
       step.new_h = address_of(outputs_.output, t, first);
       step.new_cell = address_of(outputs_.cells, t, first);
       step.gates = address_of(outputs_.gates, t, first);
-      product_out(z_h, h, arguments_.weight_hh.t());
+      product_out(z_h, h, arguments_.weight_hh.t(), arithmetic_);
       const SequenceStepParams<scalar_t> params{
           step,
           chunk.const_data_ptr<acc_t>() + (t - first_time) * count * gates,
@@ -115,6 +120,7 @@ class LibraryForward {
   const SequenceOutputs& outputs_;
   const RecurrentArguments& arguments_;
   const SequenceSizes<int64_t>& sizes_;
+  const std::optional<Arithmetic> arithmetic_;
   const Device& device_;
   const StepOrder order_;
   const Tensor bias_;  // contiguous, or undefined
@@ -125,11 +131,12 @@ class LibraryForward {
 void library_sequence_out(const SequenceOutputs& outputs,
                           const RecurrentArguments& arguments,
                           const SequenceSizes<int64_t>& sizes,
+                          std::optional<Arithmetic> arithmetic,
                           const Device& device,
                           bool reverse) {
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, arguments.input.scalar_type(), "lltm::sequence", [&] {
-        LibraryForward<scalar_t>(outputs, arguments, sizes, device, reverse).run();
+        LibraryForward<scalar_t>(outputs, arguments, sizes, arithmetic, device, reverse).run();
       });
 }
 

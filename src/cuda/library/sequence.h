@@ -3,7 +3,10 @@
 
 #include "../../operators/outputs.h"
 #include "../../operators/recurrent.h"
+#include "../problem.h"
 #include "../runtime/device.h"
+
+#include <optional>
 
 namespace lltm::cuda {
 
@@ -11,6 +14,7 @@ namespace lltm::cuda {
 void library_sequence_out(const SequenceOutputs& outputs,
                           const RecurrentArguments& arguments,
                           const SequenceSizes<int64_t>& sizes,
+                          std::optional<Arithmetic> arithmetic,
                           const Device& device,
                           bool reverse);
 

@@ -1,9 +1,9 @@
 #include "plan.h"
 
+#include "../../operators/tf32.h"
 #include "../runtime/device_facts.h"
 #include "candidates.h"
 
-#include <ATen/Context.h>
 #include <c10/util/Exception.h>
 #include <c10/util/env.h>
 
@@ -24,14 +24,10 @@ Selection selection() {
   return *selected;
 }
 
-std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype) {
+std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype, CellType cell) {
   switch (dtype) {
-    case at::kFloat: {
-      const bool tf32 =
-          at::globalContext().float32Precision(at::Float32Backend::CUDA, at::Float32Op::MATMUL) ==
-          at::Float32Precision::TF32;
-      return tf32 ? Arithmetic::kTf32 : Arithmetic::kFloat32;
-    }
+    case at::kFloat:
+      return allows_tf32(cell) ? Arithmetic::kTf32 : Arithmetic::kFloat32;
     case at::kHalf:
       return Arithmetic::kFloat16;
     case at::kBFloat16:

@@ -18,9 +18,9 @@ namespace lltm::cuda {
 /// unknown value.
 Selection selection();
 
-/// The arithmetic of our own kernels for a dtype, none for float64. PyTorch's setting decides about
-/// TF32, as it does for its matrix products.
-std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype);
+/// The arithmetic of a cell's products for a dtype, none for float64. In float32, one of PyTorch's
+/// settings decides (operators/tf32.h), and is read once a call.
+std::optional<Arithmetic> arithmetic_of(c10::ScalarType dtype, CellType cell);
 
 /// Calls run<scalar_t>() for a dtype that has an arithmetic.
 template <typename Run>

@@ -12,6 +12,7 @@ from lltm_testing import layouts
 from lltm_testing.bounds import Bounded
 from lltm_testing.random_calls.cases import Case
 from lltm_testing.reference import library_product_spreads_nan
+from lltm_testing.settings import allow_tf32
 
 Results = Sequence[Tensor | None]
 
@@ -49,7 +50,7 @@ def set_process_state(case: Case) -> None:
         torch.set_num_threads(case.threads)
     if case.path:
         os.environ["LLTM_CUDA_PATH"] = case.path
-        torch.backends.cuda.matmul.allow_tf32 = case.tf32
+        allow_tf32(case.tf32)
 
 
 def poisoned(case: Case, name: str, tensor: Tensor) -> Tensor:
