@@ -5,7 +5,7 @@
 <!-- speedups of lltm.LSTM: h100/sequence.jsonl -->   the same of lltm.LSTM over nn.LSTM
 <!-- headline: h100/sequence-sweep.jsonl -->   a sentence on random shapes; headline of lltm.LSTM: the same of it
 <!-- gru: xeon/sequence.jsonl -->    a sentence: nn.GRU and a single step on a CPU
-<!-- programs: xeon/programs.json --> the models of benchmark/programs; headline of programs: a sentence
+<!-- projects: xeon/projects.json --> the models of benchmark/projects; headline of projects: a sentence
 <!-- resets: xeon/resets.json -->     the rollouts of examples/rl/reset_speed.py
 <!-- method -->                          how each kind of table was measured
 <!-- quality: quality.json -->           the scores of benchmark/quality
@@ -45,8 +45,8 @@ KINDS = (
     *SPEEDUPS,
     *HEADLINES,
     "gru",
-    "programs",
-    "headline of programs",
+    "projects",
+    "headline of projects",
     "resets",
     "quality",
     "serving",
@@ -65,11 +65,11 @@ def content(kind: str, files: str | None) -> str:
         from serving import latency
 
         return latency.table(json.loads(paths[0].read_text()))
-    if kind in ("programs", "headline of programs"):
-        from programs import table
+    if kind in ("projects", "headline of projects"):
+        from projects import table
 
         results = json.loads(paths[0].read_text())
-        return table.table(results) if kind == "programs" else table.headline(results)
+        return table.table(results) if kind == "projects" else table.headline(results)
     if kind == "resets":
         return resets(*(json.loads(path.read_text()) for path in paths))
     import report  # only here: what writes the other kinds has no pandas

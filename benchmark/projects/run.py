@@ -1,8 +1,8 @@
 """Times training steps of open-source projects with nn.LSTM and with lltm.LSTM, and compares their outputs.
 
-    pip install --no-deps $(python benchmark/programs/run.py --requirements)    # beside lltm, and what they import
-    python benchmark/programs/run.py --output build/programs.json
-    python benchmark/bench.py publish MACHINE build/programs.json
+    pip install --no-deps $(python benchmark/projects/run.py --requirements)    # beside lltm, and what they import
+    python benchmark/projects/run.py --output build/projects.json
+    python benchmark/bench.py publish MACHINE build/projects.json
 
 A model whose project is not installed in this version, or does not import, is left out, and named at the end. Each is
 made twice after one seed, and one of the two converted. The two take turns; a time is the median of the rounds.
@@ -201,7 +201,7 @@ def measure(program: Program, device: str, rounds: int) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--requirements", action="store_true", help="print what pip has to install, and end")
-    parser.add_argument("--output", type=Path, default=Path("build/programs.json"))
+    parser.add_argument("--output", type=Path, default=Path("build/projects.json"))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=9)
     args = parser.parse_args()
