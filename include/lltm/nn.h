@@ -187,7 +187,11 @@ class LLTM_API LSTMImpl : public RecurrentImpl<LSTMImpl, LSTMOptions> {
                      const std::optional<Tensor>& reset,
                      bool reverse,
                      bool keep) const {
-    const auto bias = options.bias() ? std::optional(parameters[2] + parameters[3]) : std::nullopt;
+    // One of them has a dimension more, because the gradient of the sum would else be that of both:
+    // one tensor, which clipping in place scales twice.
+    const auto bias = options.bias()
+                          ? std::optional((parameters[2] + parameters[3].unsqueeze(0)).squeeze(0))
+                          : std::nullopt;
     return lstm(input, parameters[0], parameters[1], bias, h0, c0, lengths, reset, reverse, keep);
   }
 };

@@ -243,7 +243,7 @@ class LSTM(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
         first = index * (4 if self.bias else 2)
         bias: Tensor | None = None
         if self.bias:
-            bias = parameters[first + 2] + parameters[first + 3]
+            bias = _sum_of_biases(parameters[first + 2], parameters[first + 3])
         output, h_n, c_n, cells, _ = torch.ops.lltm.lstm(
             input, parameters[first], parameters[first + 1], bias, h0, c0, lengths, reset, reverse, keep
         )
@@ -335,11 +335,17 @@ class LSTMCell(nn.LSTMCell):
                 h0, c0 = h0.unsqueeze(0), c0.unsqueeze(0)
         bias: Tensor | None = None
         if self.bias:
-            bias = self.bias_ih + self.bias_hh
+            bias = _sum_of_biases(self.bias_ih, self.bias_hh)
         _, h, c, _, _ = torch.ops.lltm.lstm(steps, self.weight_ih, self.weight_hh, bias, h0, c0)
         if not batched:
             return h.squeeze(0), c.squeeze(0)
         return h, c
+
+
+def _sum_of_biases(bias_ih: Tensor, bias_hh: Tensor) -> Tensor:
+    # Of two tensors of one shape, the gradient of the sum would be that of both: one tensor, which clipping in place
+    # scales twice.
+    return (bias_ih + bias_hh.unsqueeze(0)).squeeze(0)
 
 
 def _share_parameters(source: nn.Module, target: nn.Module) -> None:

@@ -5,6 +5,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <torch/autograd.h>
 #include <torch/nn/modules/rnn.h>
 #include <torch/serialize.h>
 
@@ -122,6 +123,16 @@ INSTANTIATE_TEST_SUITE_P(
     LSTMModule,
     testing::Combine(testing::Values(1, 2), testing::Bool(), testing::Bool(), testing::Bool()),
     lstm_case_name);
+
+TEST(LSTMModuleGradients, OfTwoBiasesAreTwoTensors) {
+  auto rnn = seeded<LSTM>(LSTMOptions(kFeatures, kHidden));
+  const auto named = rnn->named_parameters();
+  const auto output = std::get<0>(rnn->forward(random({kSteps, kBatch, kFeatures})));
+  const auto gradients =
+      torch::autograd::grad({output.sum()}, {named["bias_ih_l0"], named["bias_hh_l0"]});
+  EXPECT_TRUE(at::equal(gradients[0], gradients[1]));
+  EXPECT_NE(gradients[0].data_ptr(), gradients[1].data_ptr());
+}
 
 TEST(LSTMModuleClones, AreIndependent) {
   auto module = seeded<LSTM>(LSTMOptions(3, 4));

@@ -369,6 +369,20 @@ def test_convert_keeps_hooks_that_compute_parameters(constrain):
     assert_same(lltm.revert(rnn)(input), expected)
 
 
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
+@pytest.mark.parametrize("make", [lambda: lltm.LSTM(3, 4, 2, bidirectional=True), lambda: lltm.LSTMCell(3, 4)])
+def test_the_gradients_of_two_biases_are_two_tensors(device, make, compiled):
+    """Clipping them in place would scale one twice."""
+    rnn = make().to(device)
+    call = torch.compile(rnn, backend="aot_eager", fullgraph=True) if compiled else rnn
+    loss = call(torch.randn(*([5] if isinstance(rnn, lltm.LSTM) else []), 2, 3, device=device))[0].sin().sum()
+    biases = [parameter for name, parameter in rnn.named_parameters() if "bias" in name]
+    found = torch.autograd.grad(loss, biases)
+    assert len({gradient.untyped_storage().data_ptr() for gradient in found}) == len(biases)
+    for of_input, of_h in zip(found[::2], found[1::2], strict=True):
+        assert of_input.shape == of_h.shape and torch.equal(of_input, of_h)
+
+
 @each_options
 def test_to_torch(options):
     ours = lltm.LSTM(3, 4, **options).eval()
