@@ -202,4 +202,4 @@ clean:
 	rm -rf build build-[0-9]* build-torch-* build-sanitize-* build-coverage build-wheel dist build-debug
 
 distclean: clean
-	rm -rf .venv .venv-lint .venv-nvcc .venv-torch-*
+	rm -rf .venv .venv-lint .venv-nvcc .venv-rl .venv-torch-*
