@@ -112,10 +112,10 @@ def test_packed_costs_a_gather_in_and_one_out(cls):
     assert counts[0] == counts[1]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("seed", range(12))
-def test_packs_of_very_different_lengths(device, dtype, seed, cls, segments):
+@pytest.mark.parametrize("seed", range(6))
+def test_packs_of_very_different_lengths(device, seed, cls, segments):
     """They run in segments, with the results and gradients of padded ones."""
+    dtype = (torch.float64, torch.float32, torch.bfloat16)[seed % 3]
     chosen = random.Random(seed)
     torch.manual_seed(seed)
     lengths = [chosen.choice([1, 2, 3, 9]) for _ in range(chosen.randint(8, 12))] + [100]

@@ -48,16 +48,25 @@ def load(module: nn.Module, source: nn.Module, strict: bool) -> None:
     nn.ModuleDict({"rnn": module}).load_state_dict(nn.ModuleDict({"rnn": source}).state_dict(), strict=strict)
 
 
-@each_constraint
-@pytest.mark.parametrize("strict", [True, False])
+def refuses(cls, other, message, constrain) -> None:
+    for strict in (True, False):
+        with pytest.raises(RuntimeError, match=message.format(cls.__name__)):
+            load(cls(3, 4), constrain_all(other(3, 4), constrain), strict)
+
+
 @pytest.mark.parametrize(
     ("cls", "other", "message"),
     [(cls, other, OF_LSTM) for cls in LLTMS for other in LSTMS + OTHERS]
     + [(cls, other, OF_LLTM) for cls in (lltm.LSTM, lltm.LSTMCell) for other in LLTMS],
 )
-def test_of_the_other_kind(cls, other, message, constrain, strict):
-    with pytest.raises(RuntimeError, match=message.format(cls.__name__)):
-        load(cls(3, 4), constrain_all(other(3, 4), constrain), strict)
+def test_of_the_other_kind(cls, other, message):
+    refuses(cls, other, message, CONSTRAINTS["plain"])
+
+
+@each_constraint
+def test_of_the_other_kind_with_computed_weights(constrain):
+    refuses(lltm.LLTM, nn.LSTM, OF_LSTM, constrain)
+    refuses(lltm.LSTM, lltm.LLTM, OF_LLTM, constrain)
 
 
 def test_of_one_weight_of_a_later_layer():
