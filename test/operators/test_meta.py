@@ -52,12 +52,16 @@ def test_transforms(operator):
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_modules(dtype):
-    rnn = lltm.LLTM(5, 7, device="meta")
+@pytest.mark.parametrize(
+    ("cls", "cls_of_cell", "name"),
+    [(lltm.LLTM, lltm.LLTMCell, "weights_l0"), (lltm.LSTM, lltm.LSTMCell, "weight_hh_l0")],
+)
+def test_modules(cls, cls_of_cell, name, dtype):
+    rnn = cls(5, 7, device="meta")
     lengths = torch.empty(3, dtype=dtype, device="meta")
     output, state = rnn(torch.empty(4, 3, 5, device="meta"), lengths=lengths)
     assert shapes([output, *state]) == [(4, 3, 7), (1, 3, 7), (1, 3, 7)]
     output.sum().backward()
-    assert shapes([rnn.weights_l0.grad]) == [(21, 12)]
-    cell = torch.jit.script(lltm.LLTMCell(5, 7, device="meta"))
+    assert shapes([getattr(rnn, name).grad]) == shapes([getattr(rnn, name)])
+    cell = torch.jit.script(cls_of_cell(5, 7, device="meta"))
     assert shapes(cell(torch.empty(3, 5, device="meta"))) == [(3, 7), (3, 7)]
