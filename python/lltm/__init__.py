@@ -21,15 +21,18 @@ from ._cell import LLTMCell, split_weights
 from ._config import show_config
 from ._conversion import convert, convert_lstm, revert
 from ._decompositions import decompositions
+from ._gru import GRU, GRUCell
 from ._loader import BuildInfo, LibraryPath
 from ._lstm import LSTM, LSTMCell
 from ._module import LLTM
 from ._onnx import onnx_translation_table
-from ._operators import forward, lstm, lstm_plan, sequence, sequence_plan
+from ._operators import forward, gru, lstm, lstm_plan, sequence, sequence_plan
 from ._version import VERSION
 
 __all__ = [
     "BuildInfo",
+    "GRU",
+    "GRUCell",
     "LLTM",
     "LLTMCell",
     "LSTM",
@@ -41,6 +44,7 @@ __all__ = [
     "convert_lstm",
     "decompositions",
     "forward",
+    "gru",
     "has_cuda",
     "library_path",
     "lstm",

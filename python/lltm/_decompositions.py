@@ -35,9 +35,11 @@ def decompositions() -> dict[OpOverload, Callable[..., Any]]:
         torch.ops.lltm.forward.default: _forward,
         torch.ops.lltm.sequence.default: _sequence,
         torch.ops.lltm.lstm.default: _lstm,
+        torch.ops.lltm.gru.default: _gru,
         torch.ops.lltm.backward.default: _refuse("backward"),
         torch.ops.lltm.sequence_backward.default: _refuse("sequence_backward"),
         torch.ops.lltm.lstm_backward.default: _refuse("lstm_backward"),
+        torch.ops.lltm.gru_backward.default: _refuse("gru_backward"),
     }
 
 
@@ -63,6 +65,14 @@ def _lstm_step(z: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
     input_gate, forget_gate, candidate, output_gate = z.split([old_cell.size(-1)] * 4, dim=-1)
     new_cell = torch.sigmoid(forget_gate) * old_cell + torch.sigmoid(input_gate) * torch.tanh(candidate)
     return torch.tanh(new_cell) * torch.sigmoid(output_gate), new_cell
+
+
+def _gru_step(saved: Tensor, old_h: Tensor) -> tuple[Tensor, Tensor]:
+    """The same for the cell of nn.GRU, whose state is h."""
+    s_r, s_z, x_n, s_n = saved.split([old_h.size(-1)] * 4, dim=-1)
+    candidate = torch.tanh(x_n + torch.sigmoid(s_r) * s_n)
+    new_h = old_h + torch.sigmoid(-s_z) * (candidate - old_h)
+    return new_h, new_h.clone()  # scan refuses to share storage
 
 
 def _elu(z: Tensor) -> Tensor:
@@ -112,6 +122,39 @@ def _lstm(
     keep: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     return _scan(_lstm_step, input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
+
+
+def _gru(
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
+    h0: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    keep: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """With rows of zeros where what is saved takes nothing from the input or from h."""
+    state_size = weight_hh.size(1)
+    gates = 2 * state_size
+
+    def of_input(side: Tensor) -> Tensor:
+        return torch.cat([side, torch.zeros_like(side[:state_size])])
+
+    def of_h(side: Tensor) -> Tensor:
+        return torch.cat([side[:gates], torch.zeros_like(side[:state_size]), side[gates:]])
+
+    wide = _accumulation_dtype(input.dtype)
+    biases = [] if bias_ih is None else [of_input(bias_ih.to(wide))]
+    biases += [] if bias_hh is None else [of_h(bias_hh.to(wide))]
+    bias = sum(biases[1:], biases[0]) if biases else None
+    multiplied = None if h0 is None else h0.to(input.dtype)
+    output, _, h_n, _, saved = _scan(
+        _gru_step, input, of_input(weight_ih), of_h(weight_hh), bias, multiplied, h0, lengths, reset, reverse, keep
+    )
+    return output, h_n, saved
 
 
 def _scan(

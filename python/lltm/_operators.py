@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._config import missing_on
 
-__all__ = ["backward", "forward", "lstm", "lstm_plan", "sequence", "sequence_backward", "sequence_plan"]
+__all__ = ["backward", "forward", "gru", "lstm", "lstm_plan", "sequence", "sequence_backward", "sequence_plan"]
 
 
 DIFFERENTIABLE = (
@@ -22,6 +22,9 @@ DIFFERENTIABLE = (
     "lstm",
     "lstm_backward",
     "_lstm_gate_gradients",
+    "gru",
+    "gru_backward",
+    "_gru_gate_gradients",
 )
 """The names of all operators but those that only answer a question."""
 
@@ -162,6 +165,54 @@ def lstm(
         True
     """
     return torch.ops.lltm.lstm(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
+
+
+def gru(
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
+    h0: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    keep: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """All steps of a sequence of nn.GRU's cell in one call, differentiable any number of times. Not on CUDA yet.
+
+    With ``x_r, x_z, x_n = (x @ weight_ih.T + bias_ih).chunk(3)`` and
+    ``s_r, s_z, s_n = (h @ weight_hh.T + bias_hh).chunk(3)``, each step is::
+
+        r, z = sigmoid(x_r + s_r), sigmoid(x_z + s_z)
+        n = tanh(x_n + r * s_n)
+        new_h = n + z * (h - n)
+
+    With 16-bit inputs, h is carried from step to step in float32.
+
+    Args:
+        weight_ih: (3H, I), rows in the order reset gate, update gate, candidate, as nn.GRU's.
+        weight_hh: (3H, H).
+        bias_ih, bias_hh: (3H), or None for zero.
+        h0: (N, H), the state before the first step that is run; None for zeros. May be float32 if input is 16-bit.
+        input, lengths, reset, reverse, keep: as for :func:`sequence`.
+
+    Returns:
+        Three tensors
+
+        - **output**, (T, N, H), new_h of every step; zero beyond a row's length.
+        - **h_n**, (N, H), the state after the last step that is run, in h0's dtype if h0 is given.
+        - **gates**, (T, N, 4H): x_r + s_r, x_z + s_z, x_n and s_n, the workspace of ``torch.ops.lltm.gru_backward``,
+          not differentiable. (0, N, 4H) without keep.
+
+    Example::
+
+        >>> rnn, input = torch.nn.GRU(16, 32), torch.randn(8, 4, 16)
+        >>> output, h_n, _ = lltm.gru(input, rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, rnn.bias_hh_l0)
+        >>> torch.allclose(output, rnn(input)[0], atol=1e-6)
+        True
+    """
+    return torch.ops.lltm.gru(input, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset, reverse, keep)
 
 
 def sequence_backward(

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-_PARAMETERS = {"weights", "weight_ih", "weight_hh", "bias"}
+_PARAMETERS = {"weights", "weight_ih", "weight_hh", "bias", "bias_ih", "bias_hh"}
 """The arguments that all rows share."""
 
 _WITH_STEPS = {"input", "output", "cells", "gates", "grad_output", "grad_cells", "reset"}

@@ -1,6 +1,7 @@
 // The forward operators under autocast. All floating-point arguments except float64 ones are cast
 // to the autocast dtype, including old_cell of the cell, so the results have that dtype. c0 of a
-// sequence is not cast: with 16-bit tensors, a stream of calls carries its cell state in float32.
+// sequence, and h0 of a GRU, are not cast: with 16-bit tensors, a stream of calls carries its state
+// in float32.
 // The backward operators need no kernel here, because autograd calls them with the cast tensors.
 #include "autocast.h"
 
@@ -26,6 +27,7 @@ void register_kernels(torch::Library& m) {
   m.impl("forward", op::Forward::kernel<autocast<op::Forward, device>>());
   m.impl("sequence", op::Sequence::kernel<autocast<op::Sequence, device>>());
   m.impl("lstm", op::Lstm::kernel<autocast<op::Lstm, device>>());
+  m.impl("gru", op::Gru::kernel<autocast<op::Gru, device>>());
 }
 
 }  // namespace

@@ -11,13 +11,13 @@
 
 namespace lltm {
 
-/// The arguments in the device's autocast dtype, but for c0 of a sequence and what is float64 or no
-/// floating-point tensor.
+/// The arguments in the device's autocast dtype, but for the state that a sequence carries and what
+/// is float64 or no floating-point tensor.
 template <typename Op>
 OptionalTensors<Op::kTensors> cast_arguments(const typename Op::Arguments& arguments,
                                              c10::DeviceType device) {
   const auto dtype = at::autocast::get_autocast_dtype(device);
-  const auto& casts = Op::template by_name<is_cast>();
+  const auto& casts = Op::template by_name<is_cast<typename Op::Arguments>>();
   auto list = tensors_of(arguments);
   for (size_t i = 0; i < list.size(); ++i) {
     if (casts[i]) {

@@ -184,8 +184,9 @@ typename Op::Results sequence_backward_batched(const typename Op::Arguments& arg
   if (!has_gradients_of_shared_parameters<Op>(arguments, output_mask)) {
     return batched<Op>(arguments, reverse, output_mask);
   }
+  constexpr size_t kStates = Op::Arguments::kCell.carries_h ? 1 : 2;
   return formula::finish_gradients(
-      batched<GateGradientsOp>(arguments, reverse, state_mask(output_mask)),
+      batched<GateGradientsOp>(arguments, reverse, state_mask<kStates>(output_mask)),
       arguments,
       reverse,
       output_mask);
@@ -219,6 +220,10 @@ TORCH_LIBRARY_IMPL(lltm, FuncTorchBatched, m) {
   m.impl("lstm_backward",
          LstmBackward::kernel<sequence_backward_batched<LstmBackward, LstmGateGradients>>());
   m.impl("_lstm_gate_gradients", LstmGateGradients::kernel<batched<LstmGateGradients>>());
+  m.impl("gru", Gru::kernel<forward_batched<Gru>>());
+  m.impl("gru_backward",
+         GruBackward::kernel<sequence_backward_batched<GruBackward, GruGateGradients>>());
+  m.impl("_gru_gate_gradients", GruGateGradients::kernel<batched<GruGateGradients>>());
 }
 
 // The legacy vmap, which torch.autograd.grad(is_grads_batched=True) and gradcheck still use. Its
@@ -230,6 +235,8 @@ TORCH_LIBRARY_IMPL(lltm, Batched, m) {
          op::SequenceBackward::kernel<formula::sequence_backward<SequenceBackwardArguments>>());
   m.impl("lstm_backward",
          op::LstmBackward::kernel<formula::sequence_backward<LstmBackwardArguments>>());
+  m.impl("gru_backward",
+         op::GruBackward::kernel<formula::sequence_backward<GruBackwardArguments>>());
 }
 
 }  // namespace lltm

@@ -1,4 +1,4 @@
-// lltm::sequence and lltm::lstm under the Autograd key.
+// The operators of a sequence under the Autograd key.
 #include "../dispatch/argument_list.h"
 #include "../dispatch/optional_tensor.h"
 #include "../formula/tangents.h"
@@ -35,10 +35,47 @@ struct LstmOperators {
   static constexpr const char* kNode = "LltmLstmBackward";
 };
 
+struct GruOperators {
+  using Forward = op::Gru;
+  using Backward = op::GruBackward;
+  static constexpr const char* kNode = "LltmGruBackward";
+};
+
 template <typename Operators>
 constexpr size_t kGradients = std::tuple_size_v<typename Operators::Backward::Results>;
 
-/// The node. It saves output, cells, gates and the arguments.
+/// The results of a call as a list, in which those that are only written with keep, gates and maybe
+/// cells, are the last.
+template <typename Operators>
+struct Results {
+  using Cell = typename Operators::Forward::Arguments;
+  using Tuple = typename Operators::Forward::Results;
+  static constexpr size_t kCount = std::tuple_size_v<Tuple>;
+  static constexpr size_t kFirstKept = kCount - (Cell::kCell.carries_h ? 1 : 2);
+
+  explicit Results(const Tuple& results)
+      : all(std::apply([](const auto&... result) { return std::array{result...}; }, results)) {}
+
+  /// All but gates.
+  variable_list differentiable() const { return {all.begin(), all.end() - 1}; }
+  const Tensor& output() const { return all[0]; }
+  /// The cell states after each step.
+  const Tensor& cells() const { return all[Cell::kCell.carries_h ? 0 : kFirstKept]; }
+
+  /// Without the steps that were only kept for a derivative.
+  Tuple without_steps() const {
+    const at::AutoDispatchBelowADInplaceOrView below_autograd;
+    std::array<Tensor, kCount> rest = all;
+    for (size_t i = kFirstKept; i < kCount; ++i) {
+      rest[i] = all[i].new_empty_symint({0, all[i].sym_size(1), all[i].sym_size(2)});
+    }
+    return std::apply([](const auto&... result) { return Tuple{result...}; }, rest);
+  }
+
+  std::array<Tensor, kCount> all;
+};
+
+/// The node. It saves output, what is only written with keep, and the arguments.
 template <typename Operators>
 struct SequenceNode {
   static constexpr const char* kName = Operators::kNode;
@@ -61,20 +98,9 @@ struct SequenceNode {
   }
 };
 
-/// Without the cells and gates that were only kept for a derivative.
-void forget_steps(SequenceResults& results) {
-  const at::AutoDispatchBelowADInplaceOrView below_autograd;
-  auto& [output, h_n, c_n, cells, gates] = results;
-  const auto none_of = [](const Tensor& steps) {
-    return steps.new_empty_symint({0, steps.sym_size(1), steps.sym_size(2)});
-  };
-  cells = none_of(cells);
-  gates = none_of(gates);
-}
-
 /// Sets the tangents of forward-mode AD of the results.
 template <typename Operators>
-void set_tangents(const SequenceResults& results,
+void set_tangents(const Results<Operators>& results,
                   const typename Operators::Forward::Arguments& arguments,
                   bool reverse) {
   using Forward = typename Operators::Forward;
@@ -88,50 +114,50 @@ void set_tangents(const SequenceResults& results,
   std::transform(inputs.begin(), inputs.end(), input_tangents.begin(), [](const Tensor& input) {
     return tangent_of(input);
   });
-  const auto& [output, h_n, c_n, cells, gates] = results;
-  const auto tangents = formula::tangents_of_sequence(
-      pack_arguments<typename Forward::Arguments>(primals), reverse, input_tangents, output, cells);
-  set_tangent(output, tangents[0]);
-  set_tangent(h_n, tangents[1]);
-  set_tangent(c_n, tangents[2]);
-  set_tangent(cells, tangents[3]);
+  const auto tangents =
+      formula::tangents_of_sequence(pack_arguments<typename Forward::Arguments>(primals),
+                                    reverse,
+                                    input_tangents,
+                                    results.output(),
+                                    results.cells());
+  for (size_t i = 0; i < tangents.size(); ++i) {
+    set_tangent(results.all[i], tangents[i]);
+  }
 }
 
 template <typename Operators>
-SequenceResults sequence_autograd(const typename Operators::Forward::Arguments& arguments,
-                                  bool reverse,
-                                  bool keep) {
+auto sequence_autograd(const typename Operators::Forward::Arguments& arguments,
+                       bool reverse,
+                       bool keep) {
   using Forward = typename Operators::Forward;
   check_defined(arguments);
   const bool dual = any_has_tangent<Forward>(arguments);
   const bool recorded = any_requires_grad<Forward>(arguments);
-  auto results = [&] {
+  const auto called = [&] {
     const at::AutoDispatchBelowADInplaceOrView below_autograd;
     return Forward::call(arguments, reverse, keep || recorded || dual);
   }();
-  const auto& [output, h_n, c_n, cells, gates] = results;
+  const Results<Operators> results(called);
   // gates is not an output of the node: it is not differentiable, and compiled autograd does not
   // support nodes with outputs that are marked as such. cells is one even if the caller did not
   // request it, because the double backward returns a gradient through it.
-  const auto node = recorded
-                        ? record_node<SequenceNode<Operators>>(differentiable<Forward>(arguments),
-                                                               {output, h_n, c_n, cells},
-                                                               {{kReverse, reverse}})
-                        : nullptr;
+  const auto node =
+      recorded
+          ? record_node<SequenceNode<Operators>>(
+                differentiable<Forward>(arguments), results.differentiable(), {{kReverse, reverse}})
+          : nullptr;
   if (dual) {
     set_tangents<Operators>(results, arguments, reverse);
   }
   if (node) {
-    variable_list saved{output, cells, gates};
+    variable_list saved{results.output()};
+    saved.insert(saved.end(), results.all.begin() + results.kFirstKept, results.all.end());
     for (const Tensor& tensor : variables(arguments.tensors())) {
       saved.push_back(tensor);
     }
     save(node, std::move(saved));
   }
-  if (!keep && (recorded || dual)) {
-    forget_steps(results);
-  }
-  return results;
+  return !keep && (recorded || dual) ? results.without_steps() : called;
 }
 
 }  // namespace
@@ -139,6 +165,7 @@ SequenceResults sequence_autograd(const typename Operators::Forward::Arguments& 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
   m.impl("sequence", op::Sequence::kernel<sequence_autograd<LltmOperators>>());
   m.impl("lstm", op::Lstm::kernel<sequence_autograd<LstmOperators>>());
+  m.impl("gru", op::Gru::kernel<sequence_autograd<GruOperators>>());
 }
 
 }  // namespace lltm

@@ -1,4 +1,4 @@
-// lltm::sequence_backward, lltm::lstm_backward and their private siblings under the Autograd key.
+// The backward operators of a sequence and their private siblings under the Autograd key.
 #include "../dispatch/argument_list.h"
 #include "../formula/backward.h"
 #include "../formula/double_backward.h"
@@ -51,13 +51,30 @@ struct BackwardOfLstm {
   }
 };
 
+struct BackwardOfGru {
+  using Op = op::GruBackward;
+  static constexpr const char* kNode = "LltmGruBackwardBackward";
+
+  static formula::GradientsOfGradients by_name(const variable_list& gradients) {
+    return {.input = gradients[GruGradient::kInput],
+            .weight_ih = gradients[GruGradient::kWeightIh],
+            .weight_hh = gradients[GruGradient::kWeightHh],
+            .bias = gradients[GruGradient::kBiasIh],
+            .bias_hh = gradients[GruGradient::kBiasHh],
+            .h0 = gradients[GruGradient::kH0]};
+  }
+};
+
 template <typename GateGradientsOp>
 struct BackwardOfGates {
   using Op = GateGradientsOp;
   static constexpr const char* kNode = "LltmGateGradientsBackward";
 
   static formula::GradientsOfGradients by_name(const variable_list& gradients) {
-    return {.gates = gradients[0], .h0 = gradients[1], .c0 = gradients[2]};
+    // Of h0 and c0, or of h0 alone.
+    return {.gates = gradients[0],
+            .h0 = gradients[1],
+            .c0 = gradients.size() > 2 ? gradients[2] : Tensor()};
   }
 };
 
@@ -88,7 +105,7 @@ typename Backward::Op::Results backward_autograd(const typename Backward::Op::Ar
   using Op = typename Backward::Op;
   check_defined(arguments);
   if (any_has_tangent<Op>(arguments)) {
-    if constexpr (std::is_same_v<typename Op::Results, GateGradients>) {
+    if constexpr (std::tuple_size_v<typename Op::Results> <= std::tuple_size_v<GateGradients>) {
       return formula::gate_gradients(arguments, reverse, mask);
     } else {
       return formula::sequence_backward(arguments, reverse, mask);
@@ -109,6 +126,9 @@ TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
   m.impl("lstm_backward", LstmBackward::kernel<backward_autograd<BackwardOfLstm>>());
   m.impl("_lstm_gate_gradients",
          LstmGateGradients::kernel<backward_autograd<BackwardOfGates<LstmGateGradients>>>());
+  m.impl("gru_backward", GruBackward::kernel<backward_autograd<BackwardOfGru>>());
+  m.impl("_gru_gate_gradients",
+         GruGateGradients::kernel<backward_autograd<BackwardOfGates<GruGateGradients>>>());
 }
 
 }  // namespace lltm

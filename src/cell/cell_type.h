@@ -1,11 +1,11 @@
-// Which cell, for code that does not depend on its formula.
+// The cells by number.
 #pragma once
 
 #include <cstddef>
 
 namespace lltm {
 
-enum class CellType { kLltm, kLstm };
-constexpr size_t kCellTypes = 2;
+enum class CellType { kLltm, kLstm, kGru };
+constexpr size_t kCellTypes = 3;
 
 }  // namespace lltm

@@ -20,7 +20,10 @@ LLTM_HOST_DEVICE Value elu_derivative(Value z) {
 
 struct Lltm {
   /// Input gate, output gate and candidate, as the rows of `weights` are ordered.
-  static constexpr int kGates = 3;
+  static constexpr int kGates = 3, kInputs = 3, kSaved = 3;
+  static constexpr int kOfInput[] = {0, 1, 2}, kOfGate[] = {0, 1, 2};
+  static constexpr int kStates = 1, kColumns = 0;
+  static constexpr bool kAdds = true, kCarriesH = false, kBounded = true;
   /// Whether derivatives() reads old_cell. If not, any value will do.
   static constexpr bool kReadsOldCell = false;
 

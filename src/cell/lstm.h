@@ -10,7 +10,10 @@ namespace lltm::cell {
 
 struct Lstm {
   /// Input gate, forget gate, candidate and output gate, as the rows of weight_ih are ordered.
-  static constexpr int kGates = 4;
+  static constexpr int kGates = 4, kInputs = 4, kSaved = 4;
+  static constexpr int kOfInput[] = {0, 1, 2, 3}, kOfGate[] = {0, 1, 2, 3};
+  static constexpr int kStates = 1, kColumns = 0;
+  static constexpr bool kAdds = true, kCarriesH = false, kBounded = true;
   static constexpr bool kReadsOldCell = true;
 
   template <typename Math, typename Value>

@@ -1,6 +1,21 @@
-// What the cells are made of (lltm.h, lstm.h). Each cell is a policy with the number of its gates,
-// and the forward and backward of an element, for the host and for CUDA device code. Kernels know a
-// cell by its policy alone: no other code contains a formula.
+// What the cells are made of (lltm.h, lstm.h, gru.h). Each cell is a policy with the numbers of its
+// two sides, and the forward and backward of an element, for the host and for CUDA device code.
+// Kernels know a cell by its policy alone: no other code contains a formula.
+//
+// A step computes h' from two sides, the products of an element with h and with x:
+//
+//   kGates      sums that the product with h gives an element
+//   kInputs     numbers that the product with x gives it
+//   kSaved      numbers that forward(), derivatives() and backward() take, that are kept for the
+//               backward, and that a row of gradients has
+//   kOfInput    which of them each input is added to, and so which gradient it takes
+//   kOfGate     the same for the sums with h
+//   kAdds       whether both sides are added number by number, so that only x + h matters
+//   kStates     floats that are carried from step to step: State::cell
+//   kCarriesH   whether that is h itself, not rounded
+//   kColumns    biases of the sums with h that have a column of their own; the others are added to
+//               those of x
+//   kBounded    whether |h'| is at most max(1, |h|)
 //
 // A kernel supplies a Math policy: static functions exp, expm1, tanh, reciprocal, abs and where
 // (an elementwise selection) on its value type, a floating-point scalar or a SIMD vector.

@@ -1,4 +1,4 @@
-// From a cell's type to its policy.
+// From the type of a cell with CUDA kernels to its policy.
 #pragma once
 
 #include "cell_type.h"

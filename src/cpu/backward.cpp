@@ -43,7 +43,7 @@ OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 
               .new_cell = new_cell_.const_data_ptr<scalar_t>(),
               .d_gates = mutable_data_or_null<scalar_t>(gradients.gates),
               .d_old_cell = mutable_data_or_null<scalar_t>(gradients.old_cell)};
-          const auto& pointwise = pointwise_kernels<scalar_t>(CellType::kLltm);
+          const auto& pointwise = pointwise_kernels<scalar_t>(cell::kLltm);
           for_each_row(sizes.batch, sizes.state_size, [&](int64_t begin, int64_t end) {
             pointwise.backward(params, begin, end);
           });

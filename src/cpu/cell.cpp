@@ -18,7 +18,7 @@ using at::Tensor;
 
 /// Packs the panels of `params` and computes gates, new_h and new_cell.
 template <typename scalar_t>
-void run_cell(CellType cell, CellParams<scalar_t> params, int64_t gates) {
+void run_cell(const CellDescriptor& cell, CellParams<scalar_t> params, int64_t gates) {
   const auto& kernels = product_kernels<scalar_t>();
   const auto& steps = sequence_kernels<scalar_t>(cell);
   const auto& states = params.h_and_input;
@@ -60,13 +60,14 @@ struct Columns {
   }
 };
 
-/// The arguments of a step of either cell.
+/// The arguments of a step of any cell.
 struct CellArguments {
-  CellType cell;
+  const CellDescriptor& cell;
   const Tensor& input;
   Columns weight_ih;
   Columns weight_hh;
   const std::optional<Tensor>& bias;
+  const std::optional<Tensor>& bias_hh;
   const Tensor& old_h;
   const Tensor& old_cell;
 };
@@ -87,6 +88,7 @@ void fused_cell_out(const CellOutputs& outputs,
   const Tensor input = with_contiguous_rows(arguments.input);
   const Tensor old_h = with_contiguous_rows(arguments.old_h);
   const Tensor bias = contiguous_or_undefined(arguments.bias);
+  const Tensor bias_hh = contiguous_or_undefined(arguments.bias_hh);
   const Tensor old_cell = arguments.old_cell.contiguous();
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, input.scalar_type(), "lltm::forward", [&] {
@@ -101,6 +103,7 @@ void fused_cell_out(const CellOutputs& outputs,
                                       .weight_hh = arguments.weight_hh.block<scalar_t>(),
                                       .weight_ih = arguments.weight_ih.block<scalar_t>(),
                                       .bias = data_or_null<scalar_t>(bias),
+                                      .bias_hh = data_or_null<scalar_t>(bias_hh),
                                       .old_cell = cells_in<scalar_t>(old_cell),
                                       .gates = outputs.gates.mutable_data_ptr<scalar_t>(),
                                       .new_h = outputs.new_h.mutable_data_ptr<scalar_t>(),
@@ -126,7 +129,7 @@ void library_cell_out(const CellOutputs& outputs,
                                        .old_cell = cells_in<scalar_t>(old_cell_),
                                        .new_h = outputs.new_h.mutable_data_ptr<scalar_t>(),
                                        .new_cell = new_cells<scalar_t>(outputs)};
-  const auto& pointwise = pointwise_kernels<scalar_t>(CellType::kLltm);
+  const auto& pointwise = pointwise_kernels<scalar_t>(cell::kLltm);
   for_each_row(sizes.batch, sizes.state_size, [&](int64_t begin, int64_t end) {
     pointwise.forward(params, begin, end);
   });
@@ -141,11 +144,12 @@ void cell_out(const CellOutputs& outputs,
   if (plan_cell(input.scalar_type(), Pass::kForward, sizes) == Path::kFused) {
     const Tensor rows = with_contiguous_rows(weights);
     fused_cell_out(outputs,
-                   {.cell = CellType::kLltm,
+                   {.cell = cell::kLltm,
                     .input = input,
                     .weight_ih = {rows, /*first_column=*/sizes.state_size},
                     .weight_hh = {rows},
                     .bias = bias,
+                    .bias_hh = kAbsent,
                     .old_h = old_h,
                     .old_cell = old_cell},
                    sizes);
@@ -157,20 +161,21 @@ void cell_out(const CellOutputs& outputs,
       });
 }
 
-void fused_lstm_cell_out(const CellOutputs& outputs,
-                         const LstmArguments& arguments,
-                         const Tensor& input,
-                         const Tensor& old_h,
-                         const Tensor& old_cell,
-                         const CellSizes<int64_t>& sizes) {
+void fused_step_out(const CellOutputs& outputs,
+                    const RecurrentArguments& arguments,
+                    const Tensor& input,
+                    const Tensor& old_h,
+                    const Tensor& old_cell,
+                    const CellSizes<int64_t>& sizes) {
   const Tensor weight_ih = with_contiguous_rows(arguments.weight_ih);
   const Tensor weight_hh = with_contiguous_rows(arguments.weight_hh);
   fused_cell_out(outputs,
-                 {.cell = CellType::kLstm,
+                 {.cell = arguments.cell,
                   .input = input,
                   .weight_ih = {weight_ih},
                   .weight_hh = {weight_hh},
                   .bias = arguments.bias,
+                  .bias_hh = arguments.bias_hh,
                   .old_h = old_h,
                   .old_cell = old_cell},
                  sizes);

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "../operators/checks.h"
+#include "../operators/recurrent.h"
 
 #include <ATen/core/Tensor.h>
 
 namespace lltm::cpu {
 
 /// Contiguous tensors: new_h and new_cell of shape (batch, state_size), gates of
-/// (batch, gates). Those of a sequence's only step have a leading dimension of size 1.
+/// (batch, saved). Those of a sequence's only step have a leading dimension of size 1.
 struct CellOutputs {
   const at::Tensor& new_h;
   const at::Tensor& new_cell;  // in 16 bits also float32, as old_cell may be
@@ -22,13 +23,13 @@ void cell_out(const CellOutputs& outputs,
               const ForwardArguments& arguments,
               const CellSizes<int64_t>& sizes);
 
-/// The only step of an LSTM, with the kernels of kernels/kernels.h. Of `arguments`, only the
+/// The only step of a sequence, with the kernels of kernels/kernels.h. Of `arguments`, only the
 /// parameters are read.
-void fused_lstm_cell_out(const CellOutputs& outputs,
-                         const LstmArguments& arguments,
-                         const at::Tensor& input,
-                         const at::Tensor& old_h,
-                         const at::Tensor& old_cell,
-                         const CellSizes<int64_t>& sizes);
+void fused_step_out(const CellOutputs& outputs,
+                    const RecurrentArguments& arguments,
+                    const at::Tensor& input,
+                    const at::Tensor& old_h,
+                    const at::Tensor& old_cell,
+                    const CellSizes<int64_t>& sizes);
 
 }  // namespace lltm::cpu

@@ -1,6 +1,7 @@
 // Tensors as arguments of the kernels of kernels/kernels.h.
 #pragma once
 
+#include "../cell/descriptor.h"
 #include "../dispatch/optional_tensor.h"
 #include "kernels/kernels.h"
 
@@ -34,8 +35,8 @@ CellsOut<scalar_t> cells_out(const at::Tensor& state) {
 }
 
 template <typename scalar_t>
-const PointwiseKernels<scalar_t>& pointwise_kernels(CellType cell) {
-  return std::get<PointwiseKernels<scalar_t>>(kernels().pointwise[static_cast<size_t>(cell)]);
+const PointwiseKernels<scalar_t>& pointwise_kernels(const CellDescriptor& cell) {
+  return std::get<PointwiseKernels<scalar_t>>(kernels().pointwise[static_cast<size_t>(cell.type)]);
 }
 
 template <typename scalar_t>
@@ -44,13 +45,13 @@ const ProductKernels<scalar_t>& product_kernels() {
 }
 
 template <typename scalar_t>
-const SequenceKernels<scalar_t>& sequence_kernels(CellType cell) {
-  return std::get<SequenceKernels<scalar_t>>(kernels().sequence[static_cast<size_t>(cell)]);
+const SequenceKernels<scalar_t>& sequence_kernels(const CellDescriptor& cell) {
+  return std::get<SequenceKernels<scalar_t>>(kernels().sequence[static_cast<size_t>(cell.type)]);
 }
 
 /// The size of the panels of pack_gates(), in elements of the accumulation type.
 template <typename scalar_t>
-int64_t packed_gates_size(CellType cell, int64_t state_size, int64_t terms) {
+int64_t packed_gates_size(const CellDescriptor& cell, int64_t state_size, int64_t terms) {
   const auto& kernels = sequence_kernels<scalar_t>(cell);
   return kernels.groups(state_size) * kernels.gate_panel_size(terms);
 }

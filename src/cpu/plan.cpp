@@ -115,8 +115,8 @@ bool runs_as_cell(const Arguments& arguments, const SequenceSizes<int64_t>& size
     columns += 2 * sizes.state_size + sizes.input_features;  // copies with zeros
   }
   const at::ScalarType dtype = arguments.input.scalar_type();
-  // There is no other single step of an LSTM than the fused one.
-  constexpr bool kMustBeFused = std::is_same_v<Arguments, LstmArguments>;
+  // There is no other single step of an LSTM or a GRU than the fused one.
+  constexpr bool kMustBeFused = !std::is_same_v<Arguments, SequenceArguments>;
   return sizes.steps == 1 &&
          sizes.batch * columns * static_cast<int64_t>(sizeof(double)) <= kMaxWorkspaceBytes &&
          (!kMustBeFused || plan_cell(dtype, Pass::kForward, sizes.of_step()) == Path::kFused);
@@ -124,6 +124,7 @@ bool runs_as_cell(const Arguments& arguments, const SequenceSizes<int64_t>& size
 
 template bool runs_as_cell(const SequenceArguments&, const SequenceSizes<int64_t>&);
 template bool runs_as_cell(const LstmArguments&, const SequenceSizes<int64_t>&);
+template bool runs_as_cell(const GruArguments&, const SequenceSizes<int64_t>&);
 
 Path plan_sequence(const RecurrentArguments& arguments, const SequenceSizes<int64_t>& sizes) {
   if (const std::optional<Path> path = forced()) {

@@ -22,7 +22,7 @@ enum class Pass { kForward, kBackward };
 Path plan_cell(at::ScalarType dtype, Pass pass, const CellSizes<int64_t>& sizes);
 
 /// Whether a sequence has a single step that runs without packing the weights, as lltm::forward
-/// does. Arguments is SequenceArguments or LstmArguments. Throws as plan_cell() does.
+/// does. Arguments are those of a sequence. Throws as plan_cell() does.
 template <typename Arguments>
 bool runs_as_cell(const Arguments& arguments, const SequenceSizes<int64_t>& sizes);
 

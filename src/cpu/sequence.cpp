@@ -1,4 +1,4 @@
-// lltm::sequence and lltm::lstm on the CPU.
+// The operators of a sequence on the CPU.
 #include "fused/sequence.h"
 
 #include "../dispatch/optional_tensor.h"
@@ -32,13 +32,14 @@ void step_out(const CellOutputs& outputs,
               const CellSizes<int64_t>& sizes) {
   cell_out(outputs, {input, arguments.weights, arguments.bias, h0, c0}, sizes);
 }
+template <typename Arguments>
 void step_out(const CellOutputs& outputs,
-              const LstmArguments& arguments,
+              const Arguments& arguments,
               const Tensor& input,
               const Tensor& h0,
               const Tensor& c0,
               const CellSizes<int64_t>& sizes) {
-  fused_lstm_cell_out(outputs, arguments, input, h0, c0, sizes);
+  fused_step_out(outputs, recurrent(arguments), input, h0, c0, sizes);
 }
 
 /// Writes `from`, or zeros if it is undefined, to the rows of a batch that are chosen. Both are
@@ -74,6 +75,8 @@ void only_step_out(const SequenceOutputs& outputs,
                    const SequenceSizes<int64_t>& sizes) {
   const auto& [output, h_n, c_n, cells, gates] = outputs;
   const int64_t batch = sizes.batch;
+  const std::optional<Tensor> rounded_h0 =
+      is_given(arguments.h0) ? std::optional(arguments.h0->to(output.scalar_type())) : std::nullopt;
   const CallSteps call(arguments, /*reverse=*/false);
   const auto is_idle = [&](int64_t row) { return !call.steps.runs(0, row); };
   const auto starts_from_zeros = [&](int64_t row) {
@@ -85,35 +88,41 @@ void only_step_out(const SequenceOutputs& outputs,
     any_zeros |= starts_from_zeros(row);
   }
   const auto empty = [&](at::IntArrayRef shape) -> Tensor {
-    return at::detail::empty_cpu(shape, h_n.scalar_type());
+    return at::detail::empty_cpu(shape, output.scalar_type());
   };
   const auto start = [&](const std::optional<Tensor>& state) {
     if (is_given(state)) {
       return any_zeros ? with_zeros(*state, batch, starts_from_zeros) : *state;
     }
-    Tensor zeros = empty(h_n.sizes());
+    Tensor zeros = empty(c_n.sizes());
     std::memset(zeros.mutable_data_ptr(), 0, zeros.nbytes());
     return zeros;
   };
-  const bool keep = gates.size(0) > 0, rounds_cells = c_n.scalar_type() != h_n.scalar_type();
-  const Tensor all_gates = keep ? gates : empty({batch, sizes.gates});
+  const bool keep = outputs.keep(), rounds_cells = c_n.scalar_type() != output.scalar_type();
+  const Tensor all_gates = keep ? gates : empty({batch, sizes.state_size * Arguments::kCell.saved});
   step_out({output, c_n, all_gates, keep && rounds_cells ? cells : Tensor()},
            arguments,
            any_idle ? with_zeros(arguments.input, batch, is_idle) : arguments.input,
-           start(arguments.h0),
-           start(arguments.c0),
+           start(rounded_h0),
+           start(arguments.carried()),
            sizes.of_step());
-  std::memcpy(h_n.mutable_data_ptr(), output.const_data_ptr(), h_n.nbytes());
-  if (keep && !rounds_cells) {
+  if (h_n.defined()) {
+    std::memcpy(h_n.mutable_data_ptr(), output.const_data_ptr(), h_n.nbytes());
+  }
+  if (keep && !rounds_cells && cells.defined()) {
     std::memcpy(cells.mutable_data_ptr(), c_n.const_data_ptr(), c_n.nbytes());
   }
   if (any_idle) {
-    write_rows(h_n, contiguous_or_undefined(arguments.h0), batch, is_idle);
-    write_rows(c_n, contiguous_or_undefined(arguments.c0), batch, is_idle);
+    write_rows(c_n, contiguous_or_undefined(arguments.carried()), batch, is_idle);
     write_rows(output, {}, batch, is_idle);
+    if (h_n.defined()) {
+      write_rows(h_n, contiguous_or_undefined(rounded_h0), batch, is_idle);
+    }
     if (keep) {
-      write_rows(cells, {}, batch, is_idle);
       write_rows(gates, {}, batch, is_idle);
+    }
+    if (keep && cells.defined()) {
+      write_rows(cells, {}, batch, is_idle);
     }
   }
 }
@@ -134,7 +143,7 @@ void run(const SequenceOutputs& outputs,
 }
 
 template <typename Arguments>
-SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
+auto sequence(const Arguments& arguments, bool reverse, bool keep) {
   const auto sizes = check<int64_t>(arguments);
   const SequenceOutputs outputs =
       empty_outputs(arguments, sizes, keep, [](at::IntArrayRef shape, at::ScalarType dtype) {
@@ -143,7 +152,7 @@ SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
   if (sizes.batch * sizes.state_size > 0) {
     run(outputs, arguments, sizes, reverse);
   }
-  return outputs.results();
+  return outputs.template results<Arguments>();
 }
 
 }  // namespace
@@ -151,6 +160,7 @@ SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
   m.impl("sequence", op::Sequence::kernel<sequence<SequenceArguments>>());
   m.impl("lstm", op::Lstm::kernel<sequence<LstmArguments>>());
+  m.impl("gru", op::Gru::kernel<sequence<GruArguments>>());
 }
 
 }  // namespace lltm::cpu

@@ -1,5 +1,5 @@
-// lltm::sequence_backward and lltm::lstm_backward on the CPU, and the private operators that return
-// the gradients of their gates.
+// The backward operators of a sequence on the CPU, and the private ones that return the gradients
+// of gates.
 #include "../operators/operators.h"
 #include "../operators/recurrent_gradients.h"
 #include "fused/sequence.h"
@@ -35,10 +35,10 @@ auto sequence_backward(const Arguments& arguments,
   return gradients_of_sequence(arguments, sizes, output_mask, empty, compute_for(sizes, reverse));
 }
 
-template <typename Arguments>
-GateGradients gradients_of_gates(const Arguments& arguments,
-                                 bool reverse,
-                                 std::array<bool, 2> state_mask) {
+template <typename Arguments, size_t states>
+GateGradientsOf<states> gradients_of_gates(const Arguments& arguments,
+                                           bool reverse,
+                                           std::array<bool, states> state_mask) {
   const auto sizes = check<int64_t>(arguments);
   return gate_gradients_of_sequence(
       arguments, sizes, state_mask, empty, compute_for(sizes, reverse));
@@ -50,10 +50,13 @@ TORCH_LIBRARY_IMPL(lltm, CPU, m) {
   m.impl("sequence_backward",
          op::SequenceBackward::kernel<sequence_backward<SequenceBackwardArguments, 5>>());
   m.impl("_sequence_gate_gradients",
-         op::SequenceGateGradients::kernel<gradients_of_gates<SequenceBackwardArguments>>());
+         op::SequenceGateGradients::kernel<gradients_of_gates<SequenceBackwardArguments, 2>>());
   m.impl("lstm_backward", op::LstmBackward::kernel<sequence_backward<LstmBackwardArguments, 6>>());
   m.impl("_lstm_gate_gradients",
-         op::LstmGateGradients::kernel<gradients_of_gates<LstmBackwardArguments>>());
+         op::LstmGateGradients::kernel<gradients_of_gates<LstmBackwardArguments, 2>>());
+  m.impl("gru_backward", op::GruBackward::kernel<sequence_backward<GruBackwardArguments, 6>>());
+  m.impl("_gru_gate_gradients",
+         op::GruGateGradients::kernel<gradients_of_gates<GruBackwardArguments, 1>>());
 }
 
 }  // namespace lltm::cpu

@@ -81,7 +81,7 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
                             .batch = input.size(0),
                             .input_features = input.size(1),
                             .state_size = weight_hh.size(1),
-                            .cell = sequence.cell,
+                            .cell = sequence.cell.type,
                             .vector_rows = is_describable(weight_ih) && is_describable(weight_hh),
                             .forms_d_old_h = false};
   const auto [candidate, estimate] = plan_backward(facts, shape);

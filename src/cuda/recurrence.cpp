@@ -212,7 +212,7 @@ void run_recurrence(const RecurrenceCandidate& candidate,
       problem.first_step = first;
       problem.step_count = count;
       problem.c_n = cells_out<scalar_t>(first + count == steps ? outputs.c_n : carried_cell);
-      check_launch(launch(problem, arguments.cell, candidate, device.stream()));
+      check_launch(launch(problem, arguments.cell.type, candidate, device.stream()));
     }
   });
 }
@@ -252,7 +252,7 @@ Tensor run_recurrence_backward(const RecurrenceCandidate& candidate,
         .d_h0 = mutable_data_or_null<scalar_t>(gradients.h0),
         .d_c0 = cells_out<scalar_t>(gradients.c0),
     };
-    check_launch(launch(problem, arguments.sequence.cell, candidate, device.stream()));
+    check_launch(launch(problem, arguments.sequence.cell.type, candidate, device.stream()));
   });
   return bias_parts;
 }

@@ -75,8 +75,8 @@ SequenceShape shape_of(const SequenceOutputs& outputs,
   const Tensor& input = arguments.input;
   const int64_t at_once = steps_of_z_x(outputs, input, sizes);
   SequenceShape shape;
-  shape.cell = arguments.cell;
-  shape.arithmetic = arithmetic_of(input.scalar_type(), arguments.cell);
+  shape.cell = arguments.cell.type;
+  shape.arithmetic = arithmetic_of(input.scalar_type(), shape.cell);
   shape.steps = sizes.steps;
   shape.batch = sizes.batch;
   shape.input_features = sizes.input_features;
@@ -154,7 +154,7 @@ SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
     const SequencePlan plan = plan_sequence(device.facts(), shape);
     run(plan, shape.arithmetic, outputs, of, sizes, device, reverse);
   }
-  return outputs.results();
+  return outputs.results<Arguments>();
 }
 
 /// How sequence() would compute these arguments.

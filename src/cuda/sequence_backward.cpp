@@ -26,7 +26,7 @@ using at::Tensor;
 SequenceShape shape_of(const RecurrentBackwardArguments& arguments,
                        const SequenceSizes<int64_t>& sizes) {
   SequenceShape shape;
-  shape.cell = arguments.sequence.cell;
+  shape.cell = arguments.sequence.cell.type;
   shape.arithmetic = arithmetic_of(arguments.output.scalar_type(), shape.cell);
   shape.steps = sizes.steps;
   shape.batch = sizes.batch;

@@ -157,7 +157,7 @@ class StepsBackward {
       product_out(
           from_h_, d_gates_.narrow(0, params_.last_t * batch_, batch_), weights_h_, arithmetic_);
     }
-    check_launch(with_cell(arguments_.sequence.cell, [&]<typename Cell>() {
+    check_launch(with_cell(arguments_.sequence.cell.type, [&]<typename Cell>() {
       return has_product && !by_library()
                  ? launch_with_product<Cell>(
                        params_, rows_of(weights_h_), *arithmetic_, choice_, device_.stream())

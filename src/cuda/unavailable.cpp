@@ -26,6 +26,9 @@ TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("lstm_plan", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("lstm", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("lstm_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("gru", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("gru_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  m.impl("_gru_gate_gradients", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("_lstm_gate_gradients", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   m.impl("_sequence_gate_gradients", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
 }

@@ -7,6 +7,9 @@
 
 namespace lltm {
 
+/// What a struct of references has in the place of a tensor that an operator does not take.
+inline const std::optional<at::Tensor> kAbsent;
+
 /// Whether an optional tensor is neither std::nullopt nor undefined.
 inline bool is_given(const std::optional<at::Tensor>& tensor) {
   return tensor.has_value() && tensor->defined();

@@ -15,15 +15,15 @@
 
 namespace lltm::formula {
 
-/// The formulas of lltm::_sequence_gate_gradients and lltm::_lstm_gate_gradients. They recompute z
-/// from input and output, because gates is not differentiable.
-template <typename Arguments>
-GateGradients gate_gradients(const Arguments& arguments,
-                             bool reverse,
-                             std::array<bool, 2> state_mask);
+/// The formulas of the private operators that return the gradients of gates. They recompute z from
+/// input and output, because gates is not differentiable.
+template <typename Arguments, size_t states>
+GateGradientsOf<states> gate_gradients(const Arguments& arguments,
+                                       bool reverse,
+                                       std::array<bool, states> state_mask);
 
-/// The results of lltm::sequence_backward and lltm::lstm_backward from those of the operators
-/// above: the sums over d_gates.
+/// The results of the backward operators of a sequence from those of the operators above: the sums
+/// over d_gates.
 OptionalGradients finish_gradients(const GateGradients& gate_gradients,
                                    const SequenceBackwardArguments& arguments,
                                    bool reverse,
@@ -32,14 +32,21 @@ OptionalLstmGradients finish_gradients(const GateGradients& gate_gradients,
                                        const LstmBackwardArguments& arguments,
                                        bool reverse,
                                        std::array<bool, 6> output_mask);
+OptionalLstmGradients finish_gradients(const OneStateGateGradients& gate_gradients,
+                                       const GruBackwardArguments& arguments,
+                                       bool reverse,
+                                       std::array<bool, 6> output_mask);
 
-/// The formulas of lltm::sequence_backward and lltm::lstm_backward: the two above.
+/// The formulas of the backward operators of a sequence: the two above.
 template <typename Arguments, size_t count>
 auto sequence_backward(const Arguments& arguments,
                        bool reverse,
                        std::array<bool, count> output_mask) {
-  return finish_gradients(
-      gate_gradients(arguments, reverse, state_mask(output_mask)), arguments, reverse, output_mask);
+  constexpr size_t kStates = Arguments::kCell.carries_h ? 1 : 2;
+  return finish_gradients(gate_gradients(arguments, reverse, state_mask<kStates>(output_mask)),
+                          arguments,
+                          reverse,
+                          output_mask);
 }
 
 /// The formula of lltm::backward, as that of a sequence of one step.

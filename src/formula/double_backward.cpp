@@ -34,20 +34,21 @@ struct Gradients {
   Tensor c0;
 };
 
-/// What both cells have in common. `dz` are the gradients of the gates.
+/// What the cells have in common. `dz` are the gradients of the gates.
 class DoubleBackward {
  public:
   template <typename Arguments>
   DoubleBackward(const Arguments& arguments, const Problem& problem, Tensor dz)
       : problem_(problem),
-        gradients_(result_gradients(arguments)),
+        gradients_(arguments),
         output_(arguments.output),
         dz_(std::move(dz)),
         old_h_(problem.rows.old_states(output_, problem.h0)),
         input_(problem.rows.zero_unless_running(problem.input)),
         h_weights_(problem.h_weights()),
         input_weights_(problem.input_weights()),
-        factors_(factors_of(problem, problem.z(problem.h_and_input(output_)), arguments.cells)) {}
+        factors_(
+            factors_of(problem, problem.z(problem.h_and_input(output_)), cells_of(arguments))) {}
 
   Gradients compute(const GradientsOfGradients& given) const {
     const Rows& rows = problem_.rows;
@@ -91,7 +92,7 @@ class DoubleBackward {
     if (factor_gradients.old_cells.defined()) {
       const auto [cells_gradient, c0_gradient] =
           rows.old_states_backward(factor_gradients.old_cells);
-      found.cells = found.cells + cells_gradient;
+      found.cells = sum_of(found.cells, cells_gradient);
       found.c0 = c0_gradient.to(problem_.cell_dtype);
     }
     found.cells = found.cells.to(problem_.dtype);
@@ -155,7 +156,7 @@ Gradients compute_gradients(const Arguments& arguments,
                             const GradientsOfGradients& gradients) {
   auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
-  const Tensor dz = std::get<0>(GateGradientsOp::call(arguments, reverse, {false, false}));
+  const Tensor dz = std::get<0>(GateGradientsOp::call(arguments, reverse, {}));
   const Problem problem(arguments.sequence, reverse, std::move(sizes));
   GradientsOfGradients given = gradients;
   if (given.weights.defined()) {
@@ -199,6 +200,37 @@ std::vector<Tensor> double_backward(const LstmBackwardArguments& arguments,
           found.bias,
           found.h0,
           found.c0};
+}
+
+std::vector<Tensor> double_backward(const GruBackwardArguments& arguments,
+                                    bool reverse,
+                                    const GradientsOfGradients& gradients) {
+  constexpr const CellDescriptor& kCell = GruArguments::kCell;
+  const auto of_input = [](const Tensor& side) {
+    return to_saved(side, kCell.of_input, kCell.saved);
+  };
+  const auto of_gate = [](const Tensor& side) {
+    return to_saved(side, kCell.of_gate, kCell.saved);
+  };
+  const Gradients found = compute_gradients<op::GruGateGradients>(
+      arguments,
+      reverse,
+      {.gates = gradients.gates,
+       .input = gradients.input,
+       .weight_ih = of_input(gradients.weight_ih),
+       .weight_hh = of_gate(gradients.weight_hh),
+       .bias = sum_of(of_input(gradients.bias), of_gate(gradients.bias_hh)),
+       .h0 = gradients.h0,
+       .c0 = gradients.h0});
+  return {found.output_gradient,
+          found.c_n_gradient,
+          found.output + found.cells,
+          found.input,
+          from_saved(found.weight_ih, kCell.of_input, kCell.saved),
+          from_saved(found.weight_hh, kCell.of_gate, kCell.saved),
+          from_saved(found.bias, kCell.of_input, kCell.saved),
+          from_saved(found.bias, kCell.of_gate, kCell.saved),
+          found.h0 + found.c0};
 }
 
 }  // namespace lltm::formula

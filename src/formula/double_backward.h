@@ -15,15 +15,16 @@
 
 namespace lltm::formula {
 
-/// The gradients that enter: those of the results of lltm::sequence_backward or
-/// lltm::lstm_backward, and of their private siblings. Any may be undefined.
+/// The gradients that enter: those of the results of a sequence's backward operator, and of its
+/// private sibling. Any may be undefined.
 struct GradientsOfGradients {
   at::Tensor gates{};
   at::Tensor input{};
   at::Tensor weights{};    // of an LLTM
-  at::Tensor weight_ih{};  // of an LSTM
+  at::Tensor weight_ih{};  // of the others
   at::Tensor weight_hh{};
-  at::Tensor bias{};
+  at::Tensor bias{};     // or that of a GRU's bias_ih
+  at::Tensor bias_hh{};  // of a GRU
   at::Tensor h0{};
   at::Tensor c0{};
 };
@@ -37,6 +38,12 @@ std::vector<at::Tensor> double_backward(const SequenceBackwardArguments& argumen
 /// The gradients of grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, input, weight_ih,
 /// weight_hh, bias, h0 and c0.
 std::vector<at::Tensor> double_backward(const LstmBackwardArguments& arguments,
+                                        bool reverse,
+                                        const GradientsOfGradients& gradients);
+
+/// The gradients of grad_output, grad_h_n, output, input, weight_ih, weight_hh, bias_ih, bias_hh
+/// and h0.
+std::vector<at::Tensor> double_backward(const GruBackwardArguments& arguments,
                                         bool reverse,
                                         const GradientsOfGradients& gradients);
 

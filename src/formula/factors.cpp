@@ -28,7 +28,7 @@ struct Sigmoid {
   Tensor derivative;
 };
 
-/// new_h = tanh(new_cell) * o, in both cells.
+/// new_h = tanh(new_cell) * o, in the LLTM and the LSTM.
 class Output {
  public:
   Output(const Tensor& z, const Tensor& cells) : gate_(z), tanh_(at::tanh(accumulated(cells))) {}
@@ -129,17 +129,62 @@ class LstmFactors final : public Factors {
   Tensor old_cells_;
 };
 
+/// new_h = n + z (old_h - n), n = tanh(x_n + r s_n).
+class GruFactors final : public Factors {
+ public:
+  GruFactors(const Tensor& z, const std::vector<Tensor>& saved, const Tensor& old_h)
+      : dtype_(z.scalar_type()),
+        r_(saved[0]),
+        z_(saved[1]),
+        s_n_(saved[3]),
+        n_(at::tanh(saved[2] + r_.value * s_n_)),
+        n_derivative_(complement(n_ * n_)),
+        one_minus_z_(at::sigmoid(-saved[1])),
+        by_n_(one_minus_z_ * n_derivative_),
+        to_old_h_(accumulated(old_h) - n_) {
+    by_z = {by_n_ * s_n_ * r_.derivative, to_old_h_ * z_.derivative, by_n_, by_n_ * r_.value};
+    cell_by_old = z_.value;
+  }
+
+  FactorGradients backward(const std::vector<Tensor>& d_by_z,
+                           const Tensor& /*d_h_by_cell*/,
+                           const Tensor& d_cell_by_old) const override {
+    const Tensor d_by_n = d_by_z[0] * s_n_ * r_.derivative + d_by_z[2] + d_by_z[3] * r_.value;
+    const Tensor d_z_derivative = d_by_z[1] * z_.derivative;
+    // Of n, through to_old_h_ and by_n_, and then of x_n + r s_n.
+    const Tensor d_sum = -(d_z_derivative + 2 * d_by_n * one_minus_z_ * n_) * n_derivative_;
+    const Tensor d_r = (d_sum * s_n_ + d_by_z[3] * by_n_) * r_.derivative +
+                       d_by_z[0] * by_n_ * s_n_ * r_.second_derivative();
+    const Tensor d_z = (d_cell_by_old - d_by_n * n_derivative_) * z_.derivative +
+                       d_by_z[1] * to_old_h_ * z_.second_derivative();
+    const Tensor d_s_n = d_sum * r_.value + d_by_z[0] * by_n_ * r_.derivative;
+    return {.z = at::cat({d_r, d_z, d_sum, d_s_n}, 2).to(dtype_),
+            .cells = {},
+            .old_cells = d_z_derivative};
+  }
+
+ private:
+  at::ScalarType dtype_;
+  Sigmoid r_, z_;
+  Tensor s_n_, n_, n_derivative_, one_minus_z_, by_n_, to_old_h_;
+};
+
 }  // namespace
 
-std::unique_ptr<Factors> Factors::of(CellType cell,
+std::unique_ptr<Factors> Factors::of(const CellDescriptor& cell,
                                      const Tensor& z,
                                      const Tensor& cells,
                                      const Tensor& old_cells) {
-  const Tensor accumulated_z = accumulated(z);
-  if (cell == CellType::kLstm) {
-    return std::make_unique<LstmFactors>(z, accumulated_z.chunk(4, /*dim=*/2), cells, old_cells);
+  const std::vector<Tensor> saved = accumulated(z).chunk(cell.saved, /*dim=*/2);
+  switch (cell.type) {
+    case CellType::kLltm:
+      return std::make_unique<LltmFactors>(z, saved, cells);
+    case CellType::kLstm:
+      return std::make_unique<LstmFactors>(z, saved, cells, old_cells);
+    case CellType::kGru:
+      return std::make_unique<GruFactors>(z, saved, old_cells);
   }
-  return std::make_unique<LltmFactors>(z, accumulated_z.chunk(3, /*dim=*/2), cells);
+  return nullptr;
 }
 
 }  // namespace lltm::formula

@@ -9,23 +9,9 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 namespace lltm::formula {
-
-/// The gradients of the results of a sequence.
-struct ResultGradients {
-  const std::optional<Tensor>& output;
-  const std::optional<Tensor>& h_n;
-  const std::optional<Tensor>& c_n;
-  const std::optional<Tensor>& cells;
-};
-
-template <typename BackwardArguments>
-ResultGradients result_gradients(const BackwardArguments& arguments) {
-  return {arguments.grad_output, arguments.grad_h_n, arguments.grad_c_n, arguments.grad_cells};
-}
 
 /// In the accumulation type.
 struct StepGradients {
@@ -43,20 +29,22 @@ StepGradients run_gradients(const Problem& problem,
                             const ResultGradients& gradients,
                             const OldHGradient& old_h_gradient) {
   const Rows& rows = problem.rows;
-  const auto h_by_cell = factors.h_by_cell.unbind();
+  const bool has_output_gate = factors.output_gate.has_value();
+  const auto h_by_cell = has_output_gate ? factors.h_by_cell.unbind() : std::vector<Tensor>();
   const bool forgets = factors.cell_by_old.defined();
   const auto cell_by_old = forgets ? factors.cell_by_old.unbind() : std::vector<Tensor>();
   StepGradients steps{.h = {},
                       .cell = {},
-                      .h0 = accumulated(problem.state_or_zeros(gradients.h_n)),
-                      .c0 = accumulated(problem.state_or_zeros(gradients.c_n))};
+                      .h0 = accumulated(problem.state_or_zeros(gradients.grad_h_n)),
+                      .c0 = accumulated(problem.state_or_zeros(gradients.grad_c_n))};
   for (int64_t k = rows.steps() - 1; k >= 0; --k) {
     const int64_t t = rows.time_of(k);
     const auto carry = [&](const Tensor& d_old, Tensor& following) {
       following = rows.where_running(t, rows.zero_where_reset(t, d_old), following);
     };
-    const Tensor d_h = rows.total(t, steps.h0, gradients.output);
-    const Tensor d_cell = rows.total(t, steps.c0, gradients.cells) + d_h * h_by_cell[t];
+    const Tensor d_h = rows.total(t, steps.h0, gradients.grad_output);
+    const Tensor d_cell = rows.total(t, steps.c0, gradients.grad_cells) +
+                          (has_output_gate ? d_h * h_by_cell[t] : d_h);
     if (const Tensor d_old_h = old_h_gradient(t, d_h, d_cell); d_old_h.defined()) {
       carry(d_old_h, steps.h0);
     }
@@ -67,6 +55,9 @@ StepGradients run_gradients(const Problem& problem,
   if (rows.steps() == 0) {
     steps.h0 = steps.h0.clone();  // not the caller's tensors
     steps.c0 = steps.c0.clone();
+  }
+  if (problem.cell.carries_h) {
+    steps.c0 = steps.c0 + steps.h0;
   }
   return steps;
 }

@@ -14,9 +14,9 @@ namespace {
 /// The tangents of the arguments. Any may be undefined.
 struct Tangents {
   const Tensor& input;
-  const Tensor& weight_ih;
-  const Tensor& weight_hh;
-  const Tensor& bias;
+  Tensor weight_ih;  // with the rows of problem.h, as the next two
+  Tensor weight_hh;
+  Tensor bias;
   const Tensor& h0;
   const Tensor& c0;
 };
@@ -62,7 +62,7 @@ std::array<Tensor, 4> tangents_of(const Problem& problem,
 }  // namespace
 
 std::unique_ptr<Factors> factors_of(const Problem& problem, const Tensor& z, const Tensor& cells) {
-  const Tensor old_cells = Factors::reads_old_cells(problem.cell)
+  const Tensor old_cells = problem.cell.reads_old_cell
                                ? problem.rows.old_states(accumulated(cells), problem.c0)
                                : Tensor();
   return Factors::of(problem.cell, z, problem.rows.zero_unless_running(cells), old_cells);
@@ -76,7 +76,8 @@ StepTangents run_tangents(const Problem& problem,
   const Rows& rows = problem.rows;
   const Tensor h_weights = problem.h_weights();
   // unbind(), because the gradient of each select() would have the size of all steps.
-  const auto z_at = z_tangent.unbind(), h_by_cell = factors.h_by_cell.unbind();
+  const auto z_at = z_tangent.unbind();
+  const auto h_by_cell = factors.output_gate ? factors.h_by_cell.unbind() : std::vector<Tensor>();
   std::vector<std::vector<Tensor>> by_z;
   for (const Tensor& factor : factors.by_z) {
     by_z.push_back(factor.unbind());
@@ -99,8 +100,10 @@ StepTangents run_tangents(const Problem& problem,
         new_cell = new_cell + gates[gate] * by_z[gate][t];
       }
     }
-    const size_t o = factors.output_gate;
-    const Tensor new_h = new_cell * h_by_cell[t] + gates[o] * by_z[o][t];
+    Tensor new_h = new_cell;
+    if (const auto o = factors.output_gate) {
+      new_h = new_cell * h_by_cell[t] + gates[*o] * by_z[*o][t];
+    }
     h = rows.where_running(t, new_h, h);
     cell = rows.where_running(t, new_cell, cell);
     z_steps.push_back(z);
@@ -113,7 +116,7 @@ StepTangents run_tangents(const Problem& problem,
     h = h.clone();  // not the caller's tensors
     cell = cell.clone();
   }
-  const Tensor& like = factors.h_by_cell;
+  const Tensor& like = factors.by_z[0];
   return {.z = rows.in_time(z_steps, z_tangent),
           .old_h = rows.in_time(old_h_steps, like),
           .old_cell = rows.in_time(old_cell_steps, like),
@@ -150,6 +153,30 @@ std::array<Tensor, 4> tangents_of_sequence(const LstmArguments& arguments,
                      {input, weight_ih, weight_hh, bias, h0, c0},
                      output,
                      cells);
+}
+
+std::array<Tensor, 2> tangents_of_sequence(const GruArguments& arguments,
+                                           bool reverse,
+                                           const std::array<Tensor, 6>& tangents,
+                                           const Tensor& output,
+                                           const Tensor& cells) {
+  auto sizes = check<c10::SymInt>(arguments);
+  const WithoutAutocast without_autocast;
+  const Problem problem(arguments, reverse, std::move(sizes));
+  const auto& [of_gate, of_input, saved] =
+      std::tie(problem.cell.of_gate, problem.cell.of_input, problem.cell.saved);
+  const auto& [input, weight_ih, weight_hh, bias_ih, bias_hh, h0] = tangents;
+  const auto found =
+      tangents_of(problem,
+                  {input,
+                   to_saved(weight_ih, of_input, saved),
+                   to_saved(weight_hh, of_gate, saved),
+                   sum_of(to_saved(bias_ih, of_input, saved), to_saved(bias_hh, of_gate, saved)),
+                   h0,
+                   h0},
+                  output,
+                  cells);
+  return {found[0], found[2]};
 }
 
 }  // namespace lltm::formula

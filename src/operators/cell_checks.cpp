@@ -39,7 +39,7 @@ CellSizes<Size> check(const ForwardArguments& arguments) {
   check.like_input({"old_h", old_h});
   check.like_input({"old_cell", old_cell});
   const auto sizes = cell_sizes<Size>(check, input, weights);
-  check.bias<Size>(bias, "[3*state_size]", sizes.gates);
+  check.bias<Size>("bias", bias, "[3*state_size]", sizes.gates);
   check.state({"old_h", old_h}, sizes.batch, sizes.state_size);
   check.state({"old_cell", old_cell}, sizes.batch, sizes.state_size);
   return sizes;
@@ -57,7 +57,7 @@ CellSizes<Size> check(const BackwardArguments& arguments) {
   check.like_input({"weights", weights});
   check.like_input({"old_h", old_h});
   const auto sizes = cell_sizes<Size>(check, input, weights);
-  check.bias<Size>(bias, "[3*state_size]", sizes.gates);
+  check.bias<Size>("bias", bias, "[3*state_size]", sizes.gates);
   gradient(check, "grad_h", grad_h, sizes);
   gradient(check, "grad_cell", grad_cell, sizes);
   check.state({"new_cell", new_cell}, sizes.batch, sizes.state_size);

@@ -7,7 +7,6 @@
 #pragma once
 
 #include "../cell/lltm.h"
-#include "../cell/lstm.h"
 #include "checks.h"
 
 #include <ATen/EmptyTensor.h>
@@ -170,17 +169,20 @@ class Checker {
     return state_size;
   }
 
-  /// The same for an LSTM's two matrices.
-  template <typename Size>
+  /// The same for the two matrices of a cell with this number of gates.
+  template <int gates, typename Size>
   Size weights(const at::Tensor& weight_ih,
                const at::Tensor& weight_hh,
                const Size& input_features) const {
-    constexpr std::string_view kInWords = "[4*state_size, input_features]";
+    static_assert(gates == 3 || gates == 4);
+    constexpr std::string_view kInWords =
+        gates == 3 ? "[3*state_size, input_features]" : "[4*state_size, input_features]";
     const Argument argument{"weight_ih", weight_ih};
-    const Size state_size = state_size_of<Size>(argument, cell::Lstm::kGates, kInWords);
-    shape<Size, 2>(argument, kInWords, {Size(state_size * 4), input_features});
-    shape<Size, 2>(
-        {"weight_hh", weight_hh}, "[4*state_size, state_size]", {Size(state_size * 4), state_size});
+    const Size state_size = state_size_of<Size>(argument, gates, kInWords);
+    shape<Size, 2>(argument, kInWords, {Size(state_size * gates), input_features});
+    shape<Size, 2>({"weight_hh", weight_hh},
+                   gates == 3 ? "[3*state_size, state_size]" : "[4*state_size, state_size]",
+                   {Size(state_size * gates), state_size});
     return state_size;
   }
 
@@ -191,12 +193,13 @@ class Checker {
 
   /// `in_words` as for shape().
   template <typename Size>
-  void bias(const std::optional<at::Tensor>& bias,
+  void bias(std::string_view name,
+            const std::optional<at::Tensor>& bias,
             std::string_view in_words,
             const Size& gates) const {
     if (is_given(bias)) {
-      like_input({"bias", *bias});
-      shape<Size, 1>({"bias", *bias}, in_words, {gates});
+      like_input({name, *bias});
+      shape<Size, 1>({name, *bias}, in_words, {gates});
     }
   }
 

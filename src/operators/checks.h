@@ -28,5 +28,9 @@ template <typename Size>
 SequenceSizes<Size> check(const LstmArguments& arguments);
 template <typename Size>
 SequenceSizes<Size> check(const LstmBackwardArguments& arguments);
+template <typename Size>
+SequenceSizes<Size> check(const GruArguments& arguments);
+template <typename Size>
+SequenceSizes<Size> check(const GruBackwardArguments& arguments);
 
 }  // namespace lltm

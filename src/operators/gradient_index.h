@@ -29,6 +29,11 @@ struct LstmGradient : SequenceGradient<6> {
   static constexpr size_t kWeightHh = kWeights + 1;
 };
 
+/// Those of lltm::gru_backward.
+struct GruGradient {
+  enum Index : size_t { kInput, kWeightIh, kWeightHh, kBiasIh, kBiasHh, kH0, kCount };
+};
+
 /// The results of a backward operator: None where output_mask is false. They are optional because
 /// AOTInductor does not accept an undefined tensor as a result of type Tensor.
 using OptionalGradients = std::tuple<std::optional<at::Tensor>,
@@ -36,6 +41,7 @@ using OptionalGradients = std::tuple<std::optional<at::Tensor>,
                                      std::optional<at::Tensor>,
                                      std::optional<at::Tensor>,
                                      std::optional<at::Tensor>>;
+/// Those of an LSTM, and of a GRU.
 using OptionalLstmGradients = std::tuple<std::optional<at::Tensor>,
                                          std::optional<at::Tensor>,
                                          std::optional<at::Tensor>,
@@ -43,11 +49,14 @@ using OptionalLstmGradients = std::tuple<std::optional<at::Tensor>,
                                          std::optional<at::Tensor>,
                                          std::optional<at::Tensor>>;
 
-/// Whether the gradients of h0 and c0 are wanted.
-template <size_t count>
-constexpr std::array<bool, 2> state_mask(const std::array<bool, count>& output_mask) {
-  using Index = SequenceGradient<count>;
-  return {output_mask[Index::kH0], output_mask[Index::kC0]};
+/// The last flags of a mask: whether the gradients of the initial state are wanted.
+template <size_t states, size_t count>
+constexpr std::array<bool, states> state_mask(const std::array<bool, count>& output_mask) {
+  std::array<bool, states> mask{};
+  for (size_t i = 0; i < states; ++i) {
+    mask[i] = output_mask[count - states + i];
+  }
+  return mask;
 }
 
 /// A gradient that is only computed if it is wanted.

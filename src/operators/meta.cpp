@@ -56,7 +56,7 @@ OptionalGradients backward_meta(const BackwardArguments& arguments,
 }
 
 template <typename Arguments>
-SequenceResults sequence_meta(const Arguments& arguments, bool /*reverse*/, bool keep) {
+auto sequence_meta(const Arguments& arguments, bool /*reverse*/, bool keep) {
   const auto sizes = check<c10::SymInt>(arguments);
   return empty_outputs(arguments,
                        sizes,
@@ -64,7 +64,7 @@ SequenceResults sequence_meta(const Arguments& arguments, bool /*reverse*/, bool
                        [&](at::SymIntArrayRef shape, at::ScalarType dtype) {
                          return empty(shape, arguments.input, dtype);
                        })
-      .results();
+      .template results<Arguments>();
 }
 
 template <typename Arguments, size_t count>
@@ -74,29 +74,34 @@ auto sequence_backward_meta(const Arguments& arguments,
   const auto sizes = check<c10::SymInt>(arguments);
   const auto& sequence = arguments.sequence;
   const std::array state{sizes.batch, sizes.state_size};
+  // After the bias comes another one, or the gradient of h0.
+  const at::SymIntArrayRef next =
+      Arguments::kCell.carries_h ? at::SymIntArrayRef(sizes.gates) : state;
   return std::apply(
       [&](const auto&... weights) {
         return empty_if_wanted<count>(
             output_mask,
-            {sequence.input.sym_sizes(), weights.sym_sizes()..., sizes.gates, state, state},
+            {sequence.input.sym_sizes(), weights.sym_sizes()..., sizes.gates, next, state},
             sequence.input,
             final_cell_dtype(sequence));
       },
       sequence.weight_tensors());
 }
 
-template <typename Arguments>
-GateGradients gate_gradients_meta(const Arguments& arguments,
-                                  bool /*reverse*/,
-                                  std::array<bool, 2> state_mask) {
+template <typename Arguments, size_t states>
+GateGradientsOf<states> gate_gradients_meta(const Arguments& arguments,
+                                            bool /*reverse*/,
+                                            std::array<bool, states> state_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
   const Tensor& input = arguments.sequence.input;
   const auto state_if = [&](bool wanted, at::ScalarType dtype) {
     return if_wanted(wanted, [&] { return empty({sizes.batch, sizes.state_size}, input, dtype); });
   };
-  return {empty({sizes.steps, sizes.batch, sizes.gates}, input),
-          state_if(state_mask[0], input.scalar_type()),
-          state_if(state_mask[1], final_cell_dtype(arguments.sequence))};
+  const auto [wants_h0, wants_c0] = both_states(state_mask);
+  const c10::SymInt saved = sizes.state_size * Arguments::kCell.saved;
+  return gate_gradients_of<states>(empty({sizes.steps, sizes.batch, saved}, input),
+                                   state_if(wants_h0, input.scalar_type()),
+                                   state_if(wants_c0, final_cell_dtype(arguments.sequence)));
 }
 
 }  // namespace
@@ -108,12 +113,17 @@ TORCH_LIBRARY_IMPL(lltm, Meta, m) {
   m.impl("sequence_backward",
          op::SequenceBackward::kernel<sequence_backward_meta<SequenceBackwardArguments, 5>>());
   m.impl("_sequence_gate_gradients",
-         op::SequenceGateGradients::kernel<gate_gradients_meta<SequenceBackwardArguments>>());
+         op::SequenceGateGradients::kernel<gate_gradients_meta<SequenceBackwardArguments, 2>>());
   m.impl("lstm", op::Lstm::kernel<sequence_meta<LstmArguments>>());
   m.impl("lstm_backward",
          op::LstmBackward::kernel<sequence_backward_meta<LstmBackwardArguments, 6>>());
   m.impl("_lstm_gate_gradients",
-         op::LstmGateGradients::kernel<gate_gradients_meta<LstmBackwardArguments>>());
+         op::LstmGateGradients::kernel<gate_gradients_meta<LstmBackwardArguments, 2>>());
+  m.impl("gru", op::Gru::kernel<sequence_meta<GruArguments>>());
+  m.impl("gru_backward",
+         op::GruBackward::kernel<sequence_backward_meta<GruBackwardArguments, 6>>());
+  m.impl("_gru_gate_gradients",
+         op::GruGateGradients::kernel<gate_gradients_meta<GruBackwardArguments, 1>>());
 }
 
 }  // namespace lltm

@@ -14,7 +14,7 @@ constexpr bool is_one_of(std::string_view name, std::initializer_list<std::strin
 
 /// Whether all rows of a batch share the argument.
 constexpr bool is_parameter(std::string_view name) {
-  return is_one_of(name, {"weights", "weight_ih", "weight_hh", "bias"});
+  return is_one_of(name, {"weights", "weight_ih", "weight_hh", "bias", "bias_ih", "bias_hh"});
 }
 
 /// Whether the dimension before the batch has the steps, in the operators of a sequence.
@@ -30,9 +30,13 @@ constexpr bool is_differentiable(std::string_view name) {
 }
 
 /// Whether autocast casts the argument of a forward operator, if it is a floating-point tensor:
-/// with 16-bit tensors, a stream of calls carries its cell state in float32.
+/// with 16-bit tensors, a stream of calls carries its state in float32.
+template <typename Arguments>
 constexpr bool is_cast(std::string_view name) {
-  return name != "c0";
+  if constexpr (requires { Arguments::kCarried; }) {
+    return name != Arguments::kCarried;
+  }
+  return true;
 }
 
 /// The argument that a result is the gradient of; the name itself if it is no gradient.

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 
 namespace lltm {
 
@@ -20,9 +21,36 @@ using CellResults = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 /// output, h_n, c_n, cells, gates
 using SequenceResults = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
 
+/// output, h_n, gates
+using GruResults = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
 /// d_gates (T, N, gates), zero beyond a row's length, and the gradients of h0 and c0 where
 /// requested.
 using GateGradients = std::tuple<at::Tensor, std::optional<at::Tensor>, std::optional<at::Tensor>>;
+/// The same with the gradient of h0 alone.
+using OneStateGateGradients = std::tuple<at::Tensor, std::optional<at::Tensor>>;
+
+/// The one or the other, by the number of states.
+template <size_t states>
+using GateGradientsOf = std::conditional_t<states == 2, GateGradients, OneStateGateGradients>;
+
+/// From the gradients of h0 and c0. With one state, it is carried in the place of c0.
+template <size_t states>
+GateGradientsOf<states> gate_gradients_of(const at::Tensor& d_gates,
+                                          const std::optional<at::Tensor>& d_h0,
+                                          const std::optional<at::Tensor>& d_c0) {
+  if constexpr (states == 2) {
+    return {d_gates, d_h0, d_c0};
+  } else {
+    return {d_gates, d_c0};
+  }
+}
+
+/// Whether the gradients of h0 and of c0 are wanted, by the same token.
+template <size_t states>
+constexpr std::array<bool, 2> both_states(const std::array<bool, states>& state_mask) {
+  return {states == 2 && state_mask[0], state_mask[states - 1]};
+}
 
 namespace op {
 
@@ -70,11 +98,23 @@ struct LstmBackward : Operator<LstmBackward,
   static constexpr const char* kName = Arguments::kOperator;
 };
 
+struct Gru : Operator<Gru, GruResults, GruArguments, bool, bool> {
+  static constexpr const char* kName = Arguments::kOperator;
+};
+
+struct GruBackward : Operator<GruBackward,
+                              OptionalLstmGradients,
+                              GruBackwardArguments,
+                              bool,
+                              std::array<bool, GruGradient::kCount>> {
+  static constexpr const char* kName = Arguments::kOperator;
+};
+
 // The part of the backward operators that runs step by step. Below torch.vmap, the batch of all
 // examples is folded into one, but each example has gradients of its own with respect to the
 // weights and the bias. They are sums over the rows of d_gates, so the batching rules take d_gates
-// from these operators and compute the sums themselves. state_mask requests the gradients of h0 and
-// c0. The operators are private: their schemas may change at any time.
+// from these operators and compute the sums themselves. state_mask requests the gradients of the
+// initial state. The operators are private: their schemas may change at any time.
 
 struct SequenceGateGradients : Operator<SequenceGateGradients,
                                         GateGradients,
@@ -87,6 +127,14 @@ struct SequenceGateGradients : Operator<SequenceGateGradients,
 struct LstmGateGradients
     : Operator<LstmGateGradients, GateGradients, LstmBackwardArguments, bool, std::array<bool, 2>> {
   static constexpr const char* kName = "lltm::_lstm_gate_gradients";
+};
+
+struct GruGateGradients : Operator<GruGateGradients,
+                                   OneStateGateGradients,
+                                   GruBackwardArguments,
+                                   bool,
+                                   std::array<bool, 1>> {
+  static constexpr const char* kName = "lltm::_gru_gate_gradients";
 };
 
 }  // namespace op

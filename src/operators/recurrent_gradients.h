@@ -25,7 +25,8 @@ class GradientBuffers {
       : arguments_(arguments),
         sizes_(sizes),
         empty_(empty),
-        anything_to_do_(any_gradient(arguments) && sizes.batch * sizes.state_size > 0) {}
+        anything_to_do_(ResultGradients(arguments).any_given() &&
+                        sizes.batch * sizes.state_size > 0) {}
 
   at::Tensor empty_if(bool wanted, at::IntArrayRef shape) const {
     return empty_if(wanted, shape, arguments_.sequence.input.scalar_type());
@@ -43,7 +44,7 @@ class GradientBuffers {
   template <typename Compute>
   void fill(const RecurrentGradients& gradients, const Compute& compute) const {
     if (anything_to_do_ && gradients.any_wanted()) {
-      compute(gradients, recurrent(arguments_));
+      compute(gradients, RecurrentBackwardArguments(arguments_));
     }
   }
 
@@ -71,15 +72,21 @@ auto gradients_of_sequence(const Arguments& arguments,
                            const Compute& compute) {
   using Index = SequenceGradient<count>;
   const auto& sequence = arguments.sequence;
+  constexpr const CellDescriptor& kCell = Arguments::kCell;
   const GradientBuffers buffers(arguments, sizes, empty);
+  const auto bias_if = [&](bool wanted, int gates) {
+    return buffers.empty_if(wanted, {sizes.state_size * gates});
+  };
+  const bool has_h0 = !kCell.carries_h;
   RecurrentGradients gradients{
       .input = buffers.empty_if(output_mask[Index::kInput], sequence.input.sizes()),
       .weights = {},
       .weight_ih = {},
       .weight_hh = {},
-      .bias = buffers.empty_if(output_mask[Index::kBias], {sizes.gates}),
-      .h0 = buffers.state_if(output_mask[Index::kH0]),
-      .c0 = buffers.cell_if(output_mask[Index::kC0]),
+      .bias = bias_if(output_mask[Index::kBias], kCell.inputs),
+      .bias_hh = bias_if(!kCell.adds && output_mask[Index::kBias + 1], kCell.gates),
+      .h0 = buffers.state_if(has_h0 && output_mask[count - 2]),
+      .c0 = buffers.cell_if(output_mask[count - 1]),
       .gates = {}};
   const auto weights = std::apply(
       [&](const auto&... weights) {
@@ -101,19 +108,20 @@ auto gradients_of_sequence(const Arguments& arguments,
         return std::tuple{if_defined(gradients.input),
                           if_defined(weights)...,
                           if_defined(gradients.bias),
-                          if_defined(gradients.h0),
+                          if_defined(kCell.carries_h ? gradients.bias_hh : gradients.h0),
                           if_defined(gradients.c0)};
       },
       weights);
 }
 
 /// compute(gradients, arguments) also writes gradients.gates.
-template <typename Arguments, typename Empty, typename Compute>
-GateGradients gate_gradients_of_sequence(const Arguments& arguments,
-                                         const SequenceSizes<int64_t>& sizes,
-                                         const std::array<bool, 2>& state_mask,
-                                         const Empty& empty,
-                                         const Compute& compute) {
+template <typename Arguments, size_t states, typename Empty, typename Compute>
+GateGradientsOf<states> gate_gradients_of_sequence(const Arguments& arguments,
+                                                   const SequenceSizes<int64_t>& sizes,
+                                                   const std::array<bool, states>& state_mask,
+                                                   const Empty& empty,
+                                                   const Compute& compute) {
+  const auto [wants_h0, wants_c0] = both_states(state_mask);
   const GradientBuffers buffers(arguments, sizes, empty);
   const RecurrentGradients gradients{
       .input = {},
@@ -121,11 +129,14 @@ GateGradients gate_gradients_of_sequence(const Arguments& arguments,
       .weight_ih = {},
       .weight_hh = {},
       .bias = {},
-      .h0 = buffers.state_if(state_mask[0]),
-      .c0 = buffers.cell_if(state_mask[1]),
-      .gates = buffers.empty_if(true, {sizes.steps, sizes.batch, sizes.gates})};
+      .bias_hh = {},
+      .h0 = buffers.state_if(wants_h0),
+      .c0 = buffers.cell_if(wants_c0),
+      .gates = buffers.empty_if(
+          true, {sizes.steps, sizes.batch, sizes.state_size * Arguments::kCell.saved})};
   buffers.fill(gradients, compute);
-  return {gradients.gates, if_defined(gradients.h0), if_defined(gradients.c0)};
+  return gate_gradients_of<states>(
+      gradients.gates, if_defined(gradients.h0), if_defined(gradients.c0));
 }
 
 }  // namespace lltm

@@ -72,6 +72,24 @@ TORCH_LIBRARY(lltm, m) {
       " Tensor? reset, bool reverse, bool[2] state_mask)"
       " -> (Tensor d_gates, Tensor? d_h0, Tensor? d_c0)",
       {at::Tag::pt2_compliant_tag});
+  m.def(
+      "gru(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None,"
+      " Tensor? bias_hh=None, Tensor? h0=None, Tensor? lengths=None, Tensor? reset=None,"
+      " bool reverse=False, bool keep=False) -> (Tensor output, Tensor h_n, Tensor gates)",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "gru_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor output, Tensor gates,"
+      " Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh,"
+      " Tensor? h0, Tensor? lengths, Tensor? reset, bool reverse, bool[6] output_mask)"
+      " -> (Tensor? d_input, Tensor? d_weight_ih, Tensor? d_weight_hh, Tensor? d_bias_ih,"
+      " Tensor? d_bias_hh, Tensor? d_h0)",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "_gru_gate_gradients(Tensor? grad_output, Tensor? grad_h_n, Tensor output, Tensor gates,"
+      " Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh,"
+      " Tensor? h0, Tensor? lengths, Tensor? reset, bool reverse, bool[1] state_mask)"
+      " -> (Tensor d_gates, Tensor? d_h0)",
+      {at::Tag::pt2_compliant_tag});
   m.def("has_cuda() -> bool", lltm::has_cuda);
   m.def("_allows_tf32(bool lstm) -> bool", [](bool lstm) {
     return lltm::allows_tf32(lstm ? lltm::CellType::kLstm : lltm::CellType::kLltm);

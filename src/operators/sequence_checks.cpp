@@ -1,4 +1,4 @@
-// The argument checks of lltm::sequence, lltm::lstm and their backward operators.
+// The argument checks of the operators of a sequence and their backward operators.
 #include "checker.h"
 #include "checks.h"
 
@@ -7,7 +7,7 @@ namespace {
 
 using at::Tensor;
 
-/// What the messages of the two cells differ in.
+/// What the messages of the cells differ in.
 struct Words {
   std::string_view bias, gates;  // the shapes
   std::string_view advice;       // if cells or gates are empty
@@ -23,11 +23,17 @@ constexpr Words words_for(const LstmArguments& /*arguments*/) {
           .gates = "[steps, batch, 4*state_size]",
           .advice = " (lltm::lstm returns all of it with keep=True)"};
 }
+constexpr Words words_for(const GruArguments& /*arguments*/) {
+  return {.bias = "[3*state_size]",
+          .gates = "[steps, batch, 4*state_size]",
+          .advice = " (lltm::gru returns all of it with keep=True)"};
+}
 
 void weights_like_input(const Checker& check, const SequenceArguments& arguments) {
   check.like_input({"weights", arguments.weights});
 }
-void weights_like_input(const Checker& check, const LstmArguments& arguments) {
+template <typename Arguments>
+void weights_like_input(const Checker& check, const Arguments& arguments) {
   check.like_input({"weight_ih", arguments.weight_ih});
   check.like_input({"weight_hh", arguments.weight_hh});
 }
@@ -38,12 +44,14 @@ template <typename Size, typename Arguments>
 SequenceSizes<Size> sequence_sizes(const Checker& check, const Arguments& arguments) {
   check.rank<Size>({"input", arguments.input}, 3, "[steps, batch, input_features]");
   const auto sizes = Sizes<Size>::of(arguments.input);
+  constexpr int kGates = Arguments::kCell.gates;
   if constexpr (requires { arguments.weights; }) {
     const Size state_size = check.weights<Size>(arguments.weights, sizes[2]);
-    return {sizes[0], sizes[1], sizes[2], state_size, Size(state_size * cell::Lltm::kGates)};
+    return {sizes[0], sizes[1], sizes[2], state_size, Size(state_size * kGates)};
   } else {
-    const Size state_size = check.weights<Size>(arguments.weight_ih, arguments.weight_hh, sizes[2]);
-    return {sizes[0], sizes[1], sizes[2], state_size, Size(state_size * cell::Lstm::kGates)};
+    const Size state_size =
+        check.weights<kGates, Size>(arguments.weight_ih, arguments.weight_hh, sizes[2]);
+    return {sizes[0], sizes[1], sizes[2], state_size, Size(state_size * kGates)};
   }
 }
 
@@ -56,16 +64,16 @@ void steps_shape(const Checker& check,
       argument, "[steps, batch, state_size]", {sizes.steps, sizes.batch, sizes.state_size}, advice);
 }
 
-/// c0 must have input's dtype. For 16-bit inputs, which carry the cell state in float32, it may
-/// also be float32.
-void carried_cell(const Checker& check, const Argument& c0, const Tensor& input) {
-  check.dense(c0);
+/// The initial state that is carried must have input's dtype. For 16-bit inputs, which carry it in
+/// float32, it may also be float32.
+void carried_state(const Checker& check, const Argument& state, const Tensor& input) {
+  check.dense(state);
   const bool is_16_bit = input.element_size() == 2;
-  if (!is_16_bit || c0.tensor.scalar_type() != at::kFloat) {
+  if (!is_16_bit || state.tensor.scalar_type() != at::kFloat) {
     check.dtype(
-        c0, is_16_bit ? "dtype float32 or input's dtype" : "input's dtype", input.scalar_type());
+        state, is_16_bit ? "dtype float32 or input's dtype" : "input's dtype", input.scalar_type());
   }
-  check.on_inputs_device(c0);
+  check.on_inputs_device(state);
 }
 
 void lengths_of_rows(const Checker& check, const Argument& lengths) {
@@ -86,19 +94,27 @@ void resets(const Checker& check, const Argument& reset) {
   check.on_inputs_device(reset);
 }
 
-/// Checks the optional arguments that forward and backward share: bias, h0, c0, lengths and reset.
+/// Checks the optional arguments that forward and backward share: biases, states, lengths and
+/// reset.
 template <typename Size, typename Arguments>
 void run_of_sequence(const Checker& check,
                      const Arguments& arguments,
                      const SequenceSizes<Size>& sizes) {
-  check.bias<Size>(arguments.bias, words_for(arguments).bias, sizes.gates);
-  if (is_given(arguments.h0)) {
+  const std::string_view bias_shape = words_for(arguments).bias;
+  if constexpr (Arguments::kCell.adds) {
+    check.bias<Size>("bias", arguments.bias, bias_shape, sizes.gates);
+  } else {
+    check.bias<Size>("bias_ih", arguments.bias_ih, bias_shape, sizes.gates);
+    check.bias<Size>("bias_hh", arguments.bias_hh, bias_shape, sizes.gates);
+  }
+  if (!Arguments::kCell.carries_h && is_given(arguments.h0)) {
     check.like_input({"h0", *arguments.h0});
     check.state({"h0", *arguments.h0}, sizes.batch, sizes.state_size);
   }
-  if (is_given(arguments.c0)) {
-    carried_cell(check, {"c0", *arguments.c0}, arguments.input);
-    check.state({"c0", *arguments.c0}, sizes.batch, sizes.state_size);
+  if (is_given(arguments.carried())) {
+    const Argument argument{Arguments::kCarried, *arguments.carried()};
+    carried_state(check, argument, arguments.input);
+    check.state(argument, sizes.batch, sizes.state_size);
   }
   if (is_given(arguments.lengths)) {
     const Argument argument{"lengths", *arguments.lengths};
@@ -138,8 +154,11 @@ SequenceSizes<Size> check_backward(const Arguments& arguments) {
   const Checker check(arguments.kOperator, sequence.input);
   check.dense({"input", sequence.input});
   check.supported_dtype();
+  constexpr const CellDescriptor& kCell = Arguments::kCell;
   check.like_input({"output", arguments.output});
-  check.like_input({"cells", arguments.cells});
+  if constexpr (!kCell.carries_h) {
+    check.like_input({"cells", arguments.cells});
+  }
   check.like_input({"gates", arguments.gates});
   weights_like_input(check, sequence);
   const auto sizes = sequence_sizes<Size>(check, sequence);
@@ -156,19 +175,26 @@ SequenceSizes<Size> check_backward(const Arguments& arguments) {
   };
   const auto check_steps = [&](const Argument& argument) { steps_shape(check, argument, sizes); };
   gradient("grad_output", arguments.grad_output, check_steps);
-  gradient("grad_h_n", arguments.grad_h_n, check_state);
-  if (is_given(arguments.grad_c_n)) {
-    const Argument argument{"grad_c_n", *arguments.grad_c_n};
-    check.dense_on_inputs_device(argument, "c_n's dtype", final_cell_dtype(sequence));
-    check_state(argument);
+  const auto final_state = [&](const char* name, std::string_view whose, const auto& tensor) {
+    if (is_given(tensor)) {
+      check.dense_on_inputs_device({name, *tensor}, whose, final_cell_dtype(sequence));
+      check_state({name, *tensor});
+    }
+  };
+  if constexpr (kCell.carries_h) {
+    final_state("grad_h_n", "h_n's dtype", arguments.grad_h_n);
+    steps_shape(check, {"output", arguments.output}, sizes);
+  } else {
+    gradient("grad_h_n", arguments.grad_h_n, check_state);
+    final_state("grad_c_n", "c_n's dtype", arguments.grad_c_n);
+    gradient("grad_cells", arguments.grad_cells, check_steps);
+    steps_shape(check, {"output", arguments.output}, sizes);
+    steps_shape(
+        check, {"cells", arguments.cells}, sizes, if_not_kept(arguments.cells, words.advice));
   }
-  gradient("grad_cells", arguments.grad_cells, check_steps);
-
-  steps_shape(check, {"output", arguments.output}, sizes);
-  steps_shape(check, {"cells", arguments.cells}, sizes, if_not_kept(arguments.cells, words.advice));
   check.template shape<Size, 3>({"gates", arguments.gates},
                                 words.gates,
-                                {sizes.steps, sizes.batch, sizes.gates},
+                                {sizes.steps, sizes.batch, Size(sizes.state_size * kCell.saved)},
                                 if_not_kept(arguments.gates, words.advice));
   return sizes;
 }
@@ -184,6 +210,10 @@ SequenceSizes<Size> check(const LstmArguments& arguments) {
   return check_forward<Size>(arguments);
 }
 template <typename Size>
+SequenceSizes<Size> check(const GruArguments& arguments) {
+  return check_forward<Size>(arguments);
+}
+template <typename Size>
 SequenceSizes<Size> check(const SequenceBackwardArguments& arguments) {
   return check_backward<Size>(arguments);
 }
@@ -191,12 +221,18 @@ template <typename Size>
 SequenceSizes<Size> check(const LstmBackwardArguments& arguments) {
   return check_backward<Size>(arguments);
 }
+template <typename Size>
+SequenceSizes<Size> check(const GruBackwardArguments& arguments) {
+  return check_backward<Size>(arguments);
+}
 
 #define LLTM_INSTANTIATE(Size)                                          \
   template SequenceSizes<Size> check(const SequenceArguments&);         \
   template SequenceSizes<Size> check(const SequenceBackwardArguments&); \
   template SequenceSizes<Size> check(const LstmArguments&);             \
-  template SequenceSizes<Size> check(const LstmBackwardArguments&);
+  template SequenceSizes<Size> check(const LstmBackwardArguments&);     \
+  template SequenceSizes<Size> check(const GruArguments&);              \
+  template SequenceSizes<Size> check(const GruBackwardArguments&);
 LLTM_INSTANTIATE(int64_t)
 LLTM_INSTANTIATE(c10::SymInt)
 #undef LLTM_INSTANTIATE

@@ -54,6 +54,17 @@ SCHEMAS = {
         " Tensor? h0, Tensor? c0, Tensor? lengths, Tensor? reset, bool reverse, bool[6] output_mask)"
         " -> (Tensor? d_input, Tensor? d_weight_ih, Tensor? d_weight_hh, Tensor? d_bias, Tensor? d_h0, Tensor? d_c0)"
     ),
+    "gru": (
+        "lltm::gru(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None, Tensor? bias_hh=None,"
+        " Tensor? h0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool keep=False)"
+        " -> (Tensor output, Tensor h_n, Tensor gates)"
+    ),
+    "gru_backward": (
+        "lltm::gru_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor output, Tensor gates, Tensor input,"
+        " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h0, Tensor? lengths,"
+        " Tensor? reset, bool reverse, bool[6] output_mask) -> (Tensor? d_input, Tensor? d_weight_ih,"
+        " Tensor? d_weight_hh, Tensor? d_bias_ih, Tensor? d_bias_hh, Tensor? d_h0)"
+    ),
     "has_cuda": "lltm::has_cuda() -> bool",
 }
 

@@ -69,20 +69,36 @@ struct ChunkSteps {
   const SequenceBackward<scalar_t>& sequence;
   const RunningSteps& steps;
   int64_t first, last;
-  scalar_t* data;  // (row steps, gate_columns), or unused if the caller wants d_gates
+  scalar_t* data;  // (row steps, columns_of(sequence)), or unused if the caller's d_gates are
+
+  /// In a row are the d_gates that h takes and, if they are others, those that the input takes:
+  /// each product reads its own without gaps.
+  static int64_t columns_of(const SequenceBackward<scalar_t>& s) {
+    return (s.cell.adds ? 1 : 2) * s.gate_columns;
+  }
+  static bool in_callers(const SequenceBackward<scalar_t>& s) { return s.d_gates && s.cell.adds; }
 
   scalar_t* d_gates(int64_t i, int64_t row) const {
-    const int64_t columns = sequence.gate_columns;
-    if (sequence.d_gates) {
-      return sequence.d_gates + (sequence.steps.step(i) * sequence.steps.batch + row) * columns;
-    }
-    return data + (steps.row_steps(first, i) + steps.schedule.place(row)) * columns;
+    return in_callers(sequence) ? callers(i, row)
+                                : data + (steps.row_steps(first, i) + steps.schedule.place(row)) *
+                                             columns_of(sequence);
+  }
+  scalar_t* d_inputs(int64_t i, int64_t row) const {
+    return d_gates(i, row) + (sequence.cell.adds ? 0 : sequence.gate_columns);
+  }
+  /// What only the caller wants, or null.
+  scalar_t* d_saved(int64_t i, int64_t row) const {
+    return sequence.d_gates && !sequence.cell.adds ? callers(i, row) : nullptr;
+  }
+  scalar_t* callers(int64_t i, int64_t row) const {
+    return sequence.d_gates +
+           (sequence.steps.step(i) * sequence.steps.batch + row) * sequence.saved_columns;
   }
 
   /// The steps from `begin` to `end`.
   ChunkSteps part(int64_t begin, int64_t end) const {
     return {
-        sequence, steps, begin, end, data + steps.row_steps(first, begin) * sequence.gate_columns};
+        sequence, steps, begin, end, data + steps.row_steps(first, begin) * columns_of(sequence)};
   }
 
   /// Calls visit(i, step, row) for every row step.
@@ -144,7 +160,7 @@ class BackwardRows {
       run_step(run_tasks);
       finish_step(s_.steps.step(i));
     }
-    if (!is_last || s_.d_h0) {
+    if (!is_last || s_.d_h0 || (s_.cell.carries_h && s_.d_c0.is_wanted())) {
       // The next chunk overwrites d_gates.
       rows_.clear();
       run_step(run_tasks);
@@ -176,13 +192,21 @@ class BackwardRows {
       const int64_t at = step * s_.steps.batch + row;
       rows_.push_back({.grad_output = s_.grad_output.at(step, row),
                        .grad_cells = s_.grad_cells.at(step, row),
-                       .gates = s_.gates + at * s_.gate_columns,
+                       .gates = s_.gates + at * s_.saved_columns,
                        .old_cell = s_.steps.start_of(step, row, s_.state_size, s_.c0, s_.cells),
+                       .exact_old_cell = exact_old_cell(step, row),
                        .new_cell = s_.cells + at * s_.state_size,
                        .d_h = state_.h_of(row),
                        .d_cell = state_.cell_of(row),
-                       .d_gates = chunk.d_gates(i, row)});
+                       .d_gates = chunk.d_gates(i, row),
+                       .d_inputs = chunk.d_inputs(i, row),
+                       .d_saved = chunk.d_saved(i, row)});
     }
+  }
+
+  const real* exact_old_cell(int64_t step, int64_t row) const {
+    const bool starts = s_.steps.is_first(step, row) && !s_.steps.resets(step, row);
+    return s_.exact_c0 && starts ? s_.exact_c0 + row * s_.state_size : nullptr;
   }
 
   template <typename RunTasks>
@@ -225,6 +249,9 @@ class BackwardRows {
       if (s_.d_h0) {
         std::copy_n(state_.h_of(row), s_.state_size, s_.d_h0 + row * s_.state_size);
       }
+      for (int64_t i = 0; s_.cell.carries_h && i < s_.state_size; ++i) {
+        state_.cell_of(row)[i] += state_.h_of(row)[i];
+      }
       s_.d_c0.write(row, s_.state_size, state_.cell_of(row));
     }
   }
@@ -261,7 +288,7 @@ std::vector<GateProductRow<scalar_t>> input_gradient_rows(const ChunkSteps<scala
   std::vector<GateProductRow<scalar_t>> rows;
   rows.reserve(chunk.steps.row_steps(chunk.first, chunk.last));
   chunk.for_each([&](int64_t i, int64_t step, int64_t row) {
-    rows.push_back({.d_gates = chunk.d_gates(i, row),
+    rows.push_back({.d_gates = chunk.d_inputs(i, row),
                     .out = s.d_input + (step * s.steps.batch + row) * s.input.features});
   });
   return rows;
@@ -273,7 +300,8 @@ template <typename scalar_t>
 int64_t row_steps_of_sum(const SequenceBackward<scalar_t>& s) {
   constexpr int64_t kBytes = 512 << 10;
   const int64_t row_steps = product_kernels<scalar_t>().max_rows_per_sum;
-  const int64_t bytes = row_steps * s.gate_columns * static_cast<int64_t>(sizeof(scalar_t));
+  const int64_t bytes =
+      row_steps * ChunkSteps<scalar_t>::columns_of(s) * static_cast<int64_t>(sizeof(scalar_t));
   return row_steps * std::max<int64_t>(1, kBytes / bytes);
 }
 
@@ -292,21 +320,36 @@ void run(const SequenceBackward<scalar_t>& s) {
   const auto most_row_steps = [&](int64_t wanted) {
     return std::min(all_row_steps, std::max(wanted, s.steps.batch));
   };
-  const Scratch<scalar_t> d_gates(s.d_gates ? 0
-                                            : most_row_steps(row_steps_of_chunk) * s.gate_columns);
+  using Chunk = ChunkSteps<scalar_t>;
+  const Scratch<scalar_t> d_gates(
+      Chunk::in_callers(s) ? 0 : most_row_steps(row_steps_of_chunk) * Chunk::columns_of(s));
   const std::vector<scalar_t> zeros(s.state_size, scalar_t(0));
 
   const auto panels = pack_columns<scalar_t>(s.weight_hh, s.gate_columns);
   const CarriedGradients<scalar_t> state(s);
-  ParameterGradients<scalar_t> parameters(
-      s.gate_columns,
-      s.state_size,
-      s.input.features,
-      most_row_steps(row_steps_at_once),
-      /*in_one_call=*/steps.start_of(end, row_steps_at_once) == begin,
-      s.d_weight_hh,
-      s.d_weight_ih,
-      s.d_bias);
+  const auto parameters_of = [&](const GradientBlock<scalar_t>& d_weight_hh,
+                                 const GradientBlock<scalar_t>& d_weight_ih,
+                                 scalar_t* d_bias) {
+    return ParameterGradients<scalar_t>(
+        s.gate_columns,
+        s.state_size,
+        s.input.features,
+        most_row_steps(row_steps_at_once),
+        /*in_one_call=*/steps.start_of(end, row_steps_at_once) == begin,
+        d_weight_hh,
+        d_weight_ih,
+        d_bias);
+  };
+  // With two sides, the parameters of the inputs are apart.
+  const bool apart = !s.cell.adds;
+  ParameterGradients<scalar_t> parameters =
+      parameters_of(s.d_weight_hh,
+                    apart ? GradientBlock<scalar_t>{} : s.d_weight_ih,
+                    apart ? s.d_bias_hh : s.d_bias);
+  std::optional<ParameterGradients<scalar_t>> input_parameters;
+  if (apart && (s.d_weight_ih.data || s.d_bias)) {
+    input_parameters.emplace(parameters_of({}, s.d_weight_ih, s.d_bias));
+  }
   std::optional<GateProduct<scalar_t>> input;
   if (s.d_input) {
     input.emplace(s.gate_columns, s.weight_ih, all_row_steps);
@@ -330,8 +373,15 @@ void run(const SequenceBackward<scalar_t>& s) {
     do {
       const int64_t start = steps.start_of(last, row_steps_at_once);
       const auto part = chunk.part(start, last);
-      if (s.d_weight_hh.data || s.d_weight_ih.data || s.d_bias) {
-        parameters.add(gradient_rows(part, zeros.data()), last == end, start == begin);
+      if (s.d_weight_hh.data || s.d_weight_ih.data || s.d_bias || s.d_bias_hh) {
+        auto rows = gradient_rows(part, zeros.data());
+        parameters.add(rows, last == end, start == begin);
+        if (input_parameters) {
+          for (GradientRow<scalar_t>& row : rows) {
+            row.d_gates += s.gate_columns;
+          }
+          input_parameters->add(rows, last == end, start == begin);
+        }
       }
       if (input) {
         input->write(input_gradient_rows(part));

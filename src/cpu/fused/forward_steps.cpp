@@ -99,6 +99,7 @@ class ForwardRows {
                                              .input_features = s_.input.features,
                                              .panels = weights_.ih.data(),
                                              .bias = s_.bias,
+                                             .bias_hh = s_.bias_hh,
                                              .rows = rows_.data(),
                                              .row_count = static_cast<int64_t>(rows_.size())};
       run_tasks(groups,
@@ -158,11 +159,11 @@ class ForwardRows {
       for (int64_t row = first_row_; row < last_row_; ++row) {
         const int64_t at = step * s_.steps.batch + row;
         scalar_t* new_cell = s_.cells ? s_.cells + at * s_.state_size : nullptr;
-        scalar_t* gates = s_.gates ? s_.gates + at * s_.gate_columns : nullptr;
+        scalar_t* gates = s_.gates ? s_.gates + at * s_.saved_columns : nullptr;
         if (!s_.steps.runs(step, row)) {
           clear(output(step, row), s_.state_size);
           clear(new_cell, s_.state_size);
-          clear(gates, s_.gate_columns);
+          clear(gates, s_.saved_columns);
           continue;
         }
         const scalar_t* const old_h = s_.steps.start_of(step, row, s_.state_size, s_.h0, s_.output);
@@ -212,10 +213,12 @@ class ForwardRows {
 
   void finish_state() {
     for (int64_t row = first_row_; row < last_row_; ++row) {
-      const int64_t length = s_.steps.length(row);
-      const scalar_t* h =
-          length > 0 ? output(s_.steps.reverse ? 0 : length - 1, row) : start_of_h(row);
-      std::copy_n(h, s_.state_size, s_.h_n + row * s_.state_size);
+      if (s_.h_n) {
+        const int64_t length = s_.steps.length(row);
+        const scalar_t* h =
+            length > 0 ? output(s_.steps.reverse ? 0 : length - 1, row) : start_of_h(row);
+        std::copy_n(h, s_.state_size, s_.h_n + row * s_.state_size);
+      }
       s_.c_n.write(row, s_.state_size, cell_of(row));
     }
   }

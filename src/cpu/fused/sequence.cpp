@@ -62,22 +62,25 @@ void forward(const SequenceOutputs& outputs,
   const CallSteps call(arguments, reverse);
   const Sources sources(arguments, arguments.input);
   const Tensor bias = contiguous_or_undefined(arguments.bias);
+  const Tensor bias_hh = contiguous_or_undefined(arguments.bias_hh);
   const Tensor c0 = contiguous_or_undefined(arguments.c0);
   const auto kept = [](const Tensor& steps) {
-    return steps.numel() > 0 ? steps.mutable_data_ptr<scalar_t>() : nullptr;
+    return steps.defined() && steps.numel() > 0 ? steps.mutable_data_ptr<scalar_t>() : nullptr;
   };
   run(SequenceForward<scalar_t>{.cell = arguments.cell,
                                 .steps = call.steps,
                                 .input = sources.inputs<scalar_t>(),
                                 .state_size = sizes.state_size,
                                 .gate_columns = sizes.gates,
+                                .saved_columns = sizes.state_size * arguments.cell.saved,
                                 .weight_ih = columns_of<scalar_t>(sources.weight_ih),
                                 .weight_hh = columns_of<scalar_t>(sources.weight_hh),
                                 .bias = data_or_null<scalar_t>(bias),
+                                .bias_hh = data_or_null<scalar_t>(bias_hh),
                                 .h0 = data_or_null<scalar_t>(sources.h0),
                                 .c0 = cells_in<scalar_t>(c0),
                                 .output = outputs.output.mutable_data_ptr<scalar_t>(),
-                                .h_n = outputs.h_n.mutable_data_ptr<scalar_t>(),
+                                .h_n = mutable_data_or_null<scalar_t>(outputs.h_n),
                                 .c_n = cells_out<scalar_t>(outputs.c_n),
                                 .cells = kept(outputs.cells),
                                 .gates = kept(outputs.gates)});
@@ -91,9 +94,12 @@ void backward(const RecurrentGradients& gradients,
   const RecurrentArguments& sequence = arguments.sequence;
   const CallSteps call(sequence, reverse);
   const Sources sources(sequence, with_contiguous_rows(sequence.input));
-  const Tensor c0 = is_given(sequence.c0) && sequence.cell == CellType::kLstm
-                        ? sequence.c0->to(sequence.input.scalar_type()).contiguous()
-                        : Tensor();
+  const bool reads_c0 = is_given(sequence.c0) && sequence.cell.reads_old_cell;
+  const Tensor c0 =
+      reads_c0 ? sequence.c0->to(sequence.input.scalar_type()).contiguous() : Tensor();
+  // A cell state is rounded, as all of them are in `cells`.
+  const Tensor exact_c0 =
+      reads_c0 && sequence.cell.carries_h ? sequence.c0->contiguous() : Tensor();
   const Tensor output = arguments.output.contiguous();
   const Tensor cells = arguments.cells.contiguous();
   const Tensor gates = arguments.gates.contiguous();
@@ -110,10 +116,12 @@ void backward(const RecurrentGradients& gradients,
                                  .input = sources.inputs<scalar_t>(),
                                  .state_size = sizes.state_size,
                                  .gate_columns = sizes.gates,
+                                 .saved_columns = sizes.state_size * sequence.cell.saved,
                                  .weight_ih = columns_of<scalar_t>(sources.weight_ih),
                                  .weight_hh = columns_of<scalar_t>(sources.weight_hh),
                                  .h0 = data_or_null<scalar_t>(sources.h0),
                                  .c0 = data_or_null<scalar_t>(c0),
+                                 .exact_c0 = cells_in<scalar_t>(exact_c0).exact,
                                  .output = output.const_data_ptr<scalar_t>(),
                                  .cells = cells.const_data_ptr<scalar_t>(),
                                  .gates = gates.const_data_ptr<scalar_t>(),
@@ -125,6 +133,7 @@ void backward(const RecurrentGradients& gradients,
                                  .d_weight_ih = block_of<scalar_t>(gradients.weight_ih),
                                  .d_weight_hh = block_of<scalar_t>(gradients.weight_hh),
                                  .d_bias = mutable_data_or_null<scalar_t>(gradients.bias),
+                                 .d_bias_hh = mutable_data_or_null<scalar_t>(gradients.bias_hh),
                                  .d_h0 = mutable_data_or_null<scalar_t>(gradients.h0),
                                  .d_c0 = cells_out<scalar_t>(gradients.c0),
                                  .d_gates = mutable_data_or_null<scalar_t>(gradients.gates)});

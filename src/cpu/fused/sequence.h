@@ -1,4 +1,4 @@
-// A sequence of either cell, and its backward pass, with the kernels of kernels/kernels.h.
+// A sequence of any cell, and its backward pass, with the kernels of kernels/kernels.h.
 //
 // They write every element of the outputs, or of the requested gradients. The outputs must be
 // contiguous, and so must the gradients, except that those of the weights may have any stride

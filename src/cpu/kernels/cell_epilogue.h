@@ -6,9 +6,9 @@
 namespace lltm::cpu {
 namespace {
 
-/// The pre-activations of one batch row for the state indices of a task, gate by gate.
+/// The numbers that a cell saves of one batch row for the state indices of a task, one by one.
 template <typename Cell, typename real>
-using CellRow = real[Cell::kGates][Simd<real>::kLanes];
+using CellRow = real[Cell::kSaved][Simd<real>::kLanes];
 
 template <typename Cell, typename scalar_t>
 void finish_cells(const CellParams<scalar_t>& params,
@@ -20,17 +20,15 @@ void finish_cells(const CellParams<scalar_t>& params,
   using A = Access<scalar_t>;
   using V = Simd<typename A::real>;
   const int64_t state_size = params.h_and_input.state_size;
-  V bias[Cell::kGates];
-  for (int gate = 0; gate < Cell::kGates; ++gate) {
-    bias[gate] = params.bias ? A::load(params.bias + gate * state_size + index, count) : V(0);
-  }
+  V bias[Cell::kSaved];
+  load_biases<Cell>(params.bias, params.bias_hh, index, state_size, count, bias);
   for (int64_t r = 0; r < rows; ++r) {
-    V gates[Cell::kGates];
-    for (int gate = 0; gate < Cell::kGates; ++gate) {
+    V gates[Cell::kSaved];
+    for (int gate = 0; gate < Cell::kSaved; ++gate) {
       gates[gate] = V::load(z[r][gate]) + bias[gate];
     }
     store_gates(
-        gates, params.gates + (row + r) * Cell::kGates * state_size + index, state_size, count);
+        gates, params.gates + (row + r) * Cell::kSaved * state_size + index, state_size, count);
     const int64_t offset = (row + r) * state_size + index;
     const auto state =
         Cell::template forward<SimdMath>(gates, load_cells(params.old_cell, offset, count));

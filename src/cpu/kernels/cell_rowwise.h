@@ -104,11 +104,14 @@ struct RowsOfWeights {
   }
 };
 
-/// Computes the pre-activations, without the bias, of `batch` rows, beginning with `row`.
+/// Computes a number that is saved, without the bias, of `batch` rows, beginning with `row`, from
+/// this many terms of h and of the input.
 template <int batch, typename scalar_t, typename Row>
 LLTM_INLINE void dot_rows(const HAndInput<scalar_t>& h_and_input,
                           const RowsOfWeights<scalar_t>& weight_hh,
                           const RowsOfWeights<scalar_t>& weight_ih,
+                          int64_t h_terms,
+                          int64_t input_terms,
                           int64_t row,
                           Row* z,
                           int gate,
@@ -122,14 +125,14 @@ LLTM_INLINE void dot_rows(const HAndInput<scalar_t>& h_and_input,
     x[b] = h_and_input.input + (row + b) * h_and_input.input_stride;
   }
   VectorOf<scalar_t> sums[batch][rows] = {};
-  dot<batch, rows>(h_and_input.state_size, h, weight_hh.rows, weight_hh.next, sums);
-  dot<batch, rows>(h_and_input.input_features, x, weight_ih.rows, weight_ih.next, sums);
+  dot<batch, rows>(h_terms, h, weight_hh.rows, weight_hh.next, sums);
+  dot<batch, rows>(input_terms, x, weight_ih.rows, weight_ih.next, sums);
   for (int b = 0; b < batch; ++b) {
     sums_of_lanes<real>(sums[b]).store(&z[row + b][gate][first], rows);
   }
 }
 
-/// One task without panels: all gates of `count` state indices, beginning with `index`.
+/// One task without panels: all numbers of `count` state indices, beginning with `index`.
 template <typename Cell, typename scalar_t>
 void cell_rowwise(const CellParams<scalar_t>& params, int64_t index, int64_t count) {
   using real = accumulate_t<scalar_t>;
@@ -139,16 +142,25 @@ void cell_rowwise(const CellParams<scalar_t>& params, int64_t index, int64_t cou
   if (count < Simd<real>::kLanes) {  // The epilogue also computes the lanes beyond the state.
     std::memset(z, 0, sizeof(z));
   }
-  for (int gate = 0; gate < Cell::kGates; ++gate) {
-    const int64_t first = gate * h_and_input.state_size + index;
+  for (int k = 0; k < Cell::kSaved; ++k) {
+    const int gate = place_in(Cell::kOfGate, k), input = place_in(Cell::kOfInput, k);
+    const int64_t h_terms = gate < 0 ? 0 : h_and_input.state_size;
+    const int64_t input_terms = input < 0 ? 0 : h_and_input.input_features;
+    const auto first_row = [&](int place) {
+      return (place < 0 ? 0 : place) * h_and_input.state_size + index;
+    };
+    const int64_t first_of_hh = first_row(gate), first_of_ih = first_row(input);
     for (int64_t i = 0; i < count; i += rows) {
       // Past the last state index, the last one is recomputed and not stored.
-      const RowsOfWeights<scalar_t> weight_hh(params.weight_hh, first + i, first + count - 1);
-      const RowsOfWeights<scalar_t> weight_ih(params.weight_ih, first + i, first + count - 1);
+      const RowsOfWeights<scalar_t> weight_hh(
+          params.weight_hh, first_of_hh + i, first_of_hh + count - 1);
+      const RowsOfWeights<scalar_t> weight_ih(
+          params.weight_ih, first_of_ih + i, first_of_ih + count - 1);
       for (int64_t row = 0; row < h_and_input.batch; row += kRowwiseBatch) {
         with_constant<kRowwiseBatch>(
             h_and_input.batch - row, [&]<int batch>() __attribute__((always_inline)) {
-              dot_rows<batch>(h_and_input, weight_hh, weight_ih, row, z, gate, i);
+              dot_rows<batch>(
+                  h_and_input, weight_hh, weight_ih, h_terms, input_terms, row, z, k, i);
             });
       }
     }

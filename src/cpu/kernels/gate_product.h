@@ -100,7 +100,7 @@ void gate_product_by_panels(const GateProductParams<scalar_t>& params, int64_t b
         params.panels + panel * column_panel_size<scalar_t>(params.gates),
         [&](int64_t row) { return chunk_rows[row].d_gates; },
         PanelSums{.start = [](int64_t /*row*/, int /*v*/) { return V(0); },
-                  .partial = [&](int64_t row) { return &totals[row][0]; },
+                  .partial = [&](int64_t row, int v) { return &totals[row][v * V::kLanes]; },
                   .finish =
                       [&](int64_t row, const V(&sums)[kMaxVectors]) {
                         scalar_t* const out = chunk_rows[row].out + panel * width;

@@ -7,7 +7,7 @@
 // Matrices are row-major with contiguous rows; strides and sizes are in elements. scalar_t is
 // double, float, c10::Half or c10::BFloat16; sums are accumulated in accumulate_t<scalar_t>, and
 // panels hold operands of its size (operand.h). `gates` is the number of a cell's gates times
-// state_size.
+// state_size, which is that of its inputs, too, and `saved` that of the numbers that it saves.
 #pragma once
 
 #include "../../cell/accumulate.h"
@@ -45,6 +45,8 @@ struct CellsOut {
   scalar_t* rounded;
   accumulate_t<scalar_t>* exact;
 
+  bool is_wanted() const { return exact || rounded; }
+
   void write(int64_t row, int64_t state_size, const accumulate_t<scalar_t>* from) const {
     if (exact) {
       std::copy_n(from, state_size, exact + row * state_size);
@@ -58,7 +60,7 @@ struct CellsOut {
 template <typename scalar_t>
 struct ForwardParams {
   int64_t state_size;
-  const scalar_t* gates;  // (batch, gates), pre-activations
+  const scalar_t* gates;  // (batch, saved), pre-activations
   CellsIn<scalar_t> old_cell;
   scalar_t* new_h;  // (batch, state_size)
   CellsOut<scalar_t> new_cell;
@@ -69,10 +71,10 @@ struct BackwardParams {
   int64_t state_size;
   const scalar_t* grad_h;     // (batch, state_size), or null for zero
   const scalar_t* grad_cell;  // (batch, state_size), or null for zero
-  const scalar_t* gates;      // (batch, gates), pre-activations
+  const scalar_t* gates;      // (batch, saved), pre-activations
   const scalar_t* old_cell;   // (batch, state_size), or null for zero; not read by the LLTM
   const scalar_t* new_cell;   // (batch, state_size)
-  scalar_t* d_gates;          // (batch, gates), or null if not wanted
+  scalar_t* d_gates;          // (batch, saved), or null if not wanted
   scalar_t* d_old_cell;       // (batch, state_size), or null if not wanted
 };
 
@@ -109,8 +111,9 @@ struct CellParams {
   WeightBlock<scalar_t> weight_hh;  // (gates, state_size)
   WeightBlock<scalar_t> weight_ih;  // (gates, input_features)
   const scalar_t* bias;             // (gates), or null
+  const scalar_t* bias_hh;          // (gates), or null: a second one, if the cell has two
   CellsIn<scalar_t> old_cell;
-  scalar_t* gates;  // (batch, gates)
+  scalar_t* gates;  // (batch, saved)
   scalar_t* new_h;  // (batch, state_size)
   CellsOut<scalar_t> new_cell;
   // h and input, transposed by pack_h_and_input() into panels of panel_vectors vectors of batch
@@ -212,7 +215,7 @@ struct ForwardRow {
   accumulate_t<scalar_t>* cell;  // (padded_state_size()), first old_cell, then new_cell
   scalar_t* new_h;               // (state_size)
   scalar_t* new_cell;            // (state_size), or null if not wanted
-  scalar_t* gates;               // (gates), or null if not wanted
+  scalar_t* gates;               // (saved), or null if not wanted
 };
 
 /// z = input @ W_x.T + bias, for the rows of several steps.
@@ -222,6 +225,7 @@ struct InputGatesParams {
   int64_t input_features;
   const accumulate_t<scalar_t>* panels;  // of the columns of the input
   const scalar_t* bias;                  // (gates), or null
+  const scalar_t* bias_hh;               // (gates), or null: a second one, if the cell has two
   const ForwardRow<scalar_t>* rows;
   int64_t row_count;
 };
@@ -238,14 +242,17 @@ struct ForwardStepParams {
 /// A batch row at a step of the backward pass.
 template <typename scalar_t>
 struct BackwardRow {
-  const scalar_t* grad_output;     // (state_size), or null for zero
-  const scalar_t* grad_cells;      // (state_size), or null for zero
-  const scalar_t* gates;           // (gates), pre-activations
-  const scalar_t* old_cell;        // (state_size), or null for zero; not read by the LLTM
-  const scalar_t* new_cell;        // (state_size)
+  const scalar_t* grad_output;  // (state_size), or null for zero
+  const scalar_t* grad_cells;   // (state_size), or null for zero
+  const scalar_t* gates;        // (saved), pre-activations
+  const scalar_t* old_cell;     // (state_size), or null for zero; not read by the LLTM
+  const accumulate_t<scalar_t>* exact_old_cell;  // in its place, if it is not rounded
+  const scalar_t* new_cell;                      // (state_size)
   accumulate_t<scalar_t>* d_h;     // (padded_state_size()), of new_h, from the following step
   accumulate_t<scalar_t>* d_cell;  // (padded_state_size()), first of new_cell, then of old_cell
-  scalar_t* d_gates;               // (gates)
+  scalar_t* d_gates;               // (gates), those that h takes
+  scalar_t* d_inputs;              // (gates), those that the input takes, if they are others
+  scalar_t* d_saved;               // (saved), or null if not wanted; likewise
 };
 
 /// d_h = d_gates @ W_h for the rows of the following step, then d_gates of this step's rows.

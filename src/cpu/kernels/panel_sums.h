@@ -7,7 +7,7 @@ namespace lltm::cpu {
 namespace {
 
 /// The sums of a row are a vector of the panel each. `start(row, v)` returns what vector v begins
-/// with, `partial(row)` where the sums are kept between the blocks, and `finish(row, sums)`
+/// with, `partial(row, v)` where it is kept between the blocks, and `finish(row, sums)`
 /// receives all of them after the last block.
 template <typename Start, typename Partial, typename Finish>
 struct PanelSums {
@@ -21,17 +21,16 @@ struct PanelSums {
       int64_t first, int64_t rows, const Vector* sums, bool is_first, bool is_last) const {
     using V = decltype(start(first, 0));
     for (int64_t row = first; row < first + rows; ++row, sums += vectors) {
-      auto* const kept = partial(row);
       V totals[vectors];
       for (int v = 0; v < vectors; ++v) {
-        totals[v] = (is_first ? start(row, v) : V::load(kept + v * V::kLanes)) + V(sums[v]);
+        totals[v] = (is_first ? start(row, v) : V::load(partial(row, v))) + V(sums[v]);
       }
       if (is_last) {
         finish(row, totals);
         continue;
       }
       for (int v = 0; v < vectors; ++v) {
-        totals[v].store(kept + v * V::kLanes);
+        totals[v].store(partial(row, v));
       }
     }
   }

@@ -8,6 +8,17 @@
 namespace lltm::cpu {
 namespace {
 
+/// The place of k in the kOfInput or kOfGate of a cell, -1 if it has none.
+template <int count>
+constexpr int place_in(const int (&of)[count], int k) {
+  for (int place = 0; place < count; ++place) {
+    if (of[place] == k) {
+      return place;
+    }
+  }
+  return -1;
+}
+
 /// Loads the gates of `count` state indices; `from` points to the first gate.
 template <typename scalar_t, int gates>
 LLTM_INLINE void load_gates(const scalar_t* from,
@@ -49,17 +60,37 @@ LLTM_INLINE void store_cells(Simd<accumulate_t<scalar_t>> value,
   }
 }
 
+/// Loads the biases of what is saved: those of the inputs, or of both sides, plus those of the
+/// gates. Either may be null.
+template <typename Cell, typename scalar_t>
+LLTM_INLINE void load_biases(const scalar_t* bias,
+                             const scalar_t* bias_hh,
+                             int64_t index,
+                             int64_t state_size,
+                             int64_t count,
+                             Simd<accumulate_t<scalar_t>> (&biases)[Cell::kSaved]) {
+  using A = Access<scalar_t>;
+  using V = Simd<typename A::real>;
+  for (int k = 0; k < Cell::kSaved; ++k) {
+    const int input = place_in(Cell::kOfInput, k), gate = place_in(Cell::kOfGate, k);
+    biases[k] = bias && input >= 0 ? A::load(bias + input * state_size + index, count) : V(0);
+    if (!Cell::kAdds && bias_hh && gate >= 0) {
+      biases[k] = biases[k] + A::load(bias_hh + gate * state_size + index, count);
+    }
+  }
+}
+
 template <typename Cell, typename scalar_t>
 void forward_rows(const ForwardParams<scalar_t>& params, int64_t begin, int64_t end) {
   using A = Access<scalar_t>;
   using V = Simd<typename A::real>;
   const int64_t state_size = params.state_size;
   for (int64_t row = begin; row < end; ++row) {
-    const scalar_t* gates = params.gates + row * Cell::kGates * state_size;
+    const scalar_t* gates = params.gates + row * Cell::kSaved * state_size;
     const int64_t offset = row * state_size;
     for (int64_t column = 0; column < state_size; column += V::kLanes) {
       const int64_t count = smaller(V::kLanes, state_size - column);
-      V z[Cell::kGates];
+      V z[Cell::kSaved];
       load_gates(gates + column, state_size, count, z);
       const auto state =
           Cell::template forward<SimdMath>(z, load_cells(params.old_cell, offset + column, count));
@@ -78,11 +109,11 @@ void backward_rows(const BackwardParams<scalar_t>& params, int64_t begin, int64_
     return from ? A::load(from + offset, count) : V(0);
   };
   for (int64_t row = begin; row < end; ++row) {
-    const scalar_t* gates = params.gates + row * Cell::kGates * state_size;
+    const scalar_t* gates = params.gates + row * Cell::kSaved * state_size;
     for (int64_t column = 0; column < state_size; column += V::kLanes) {
       const int64_t count = smaller(V::kLanes, state_size - column);
       const int64_t offset = row * state_size + column;
-      V z[Cell::kGates], d_z[Cell::kGates];
+      V z[Cell::kSaved], d_z[Cell::kSaved];
       load_gates(gates + column, state_size, count, z);
       const V old_cell = Cell::kReadsOldCell ? load_or_zero(params.old_cell, offset, count) : V(0);
       const auto by = Cell::template derivatives<SimdMath>(
@@ -93,7 +124,7 @@ void backward_rows(const BackwardParams<scalar_t>& params, int64_t begin, int64_
                                           d_z);
       if (params.d_gates) {
         store_gates(
-            d_z, params.d_gates + row * Cell::kGates * state_size + column, state_size, count);
+            d_z, params.d_gates + row * Cell::kSaved * state_size + column, state_size, count);
       }
       if (params.d_old_cell) {
         A::store(d_old_cell, params.d_old_cell + offset, count);

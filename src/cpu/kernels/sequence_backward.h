@@ -1,6 +1,6 @@
-// The steps of a sequence's backward pass: dz of a step from dh and dc, then dh = dz @ W_h for the
-// previous step. A lane is a state index. A panel of kPanelWidth state indices needs the dh of no
-// other panel, so a single task computes both for a panel.
+// The steps of a sequence's backward pass: dz of a step from dh and dc, then dh = dz @ W_h, of the
+// dz that h takes, for the previous step. A lane is a state index. A panel of kPanelWidth state
+// indices needs the dh of no other panel, so a single task computes both for a panel.
 #pragma once
 
 #include "panel_product.h"
@@ -26,7 +26,9 @@ void backward_step(const BackwardStepParams<scalar_t>& params, int64_t begin, in
   const ProductRegisters<scalar_t> registers(params.product_row_count);
   for (int64_t panel = begin; panel < end; ++panel) {
     const int64_t first_column = panel * width;
-    const auto d_h_of = [&](int64_t row) { return params.product_rows[row].d_h + first_column; };
+    const auto d_h_of = [&](int64_t row, int v) {
+      return params.product_rows[row].d_h + first_column + v * V::kLanes;
+    };
     multiply_by_panel<scalar_t, vectors>(
         params.product_row_count,
         gates,
@@ -37,7 +39,7 @@ void backward_step(const BackwardStepParams<scalar_t>& params, int64_t begin, in
                   .finish =
                       [&](int64_t row, const V(&d_h)[vectors]) {
                         for (int v = 0; v < vectors; ++v) {
-                          d_h[v].store(d_h_of(row) + v * V::kLanes);
+                          d_h[v].store(d_h_of(row, v));
                         }
                       }});
     const int64_t last_column = smaller(first_column + width, state_size);
@@ -53,14 +55,32 @@ void backward_step(const BackwardStepParams<scalar_t>& params, int64_t begin, in
         if (row.grad_cells) {
           d_cell = d_cell + A::load(row.grad_cells + column, count);
         }
-        V z[Cell::kGates], d_z[Cell::kGates];
+        V z[Cell::kSaved], d_z[Cell::kSaved];
         load_gates(row.gates + column, state_size, count, z);
-        const V old_cell =
-            Cell::kReadsOldCell && row.old_cell ? A::load(row.old_cell + column, count) : V(0);
+        V old_cell(0);
+        if (Cell::kCarriesH && row.exact_old_cell) {
+          old_cell = V::load(row.exact_old_cell + column, count);
+        } else if (Cell::kReadsOldCell && row.old_cell) {
+          old_cell = A::load(row.old_cell + column, count);
+        }
         const auto by = Cell::template derivatives<SimdMath>(
             z, old_cell, A::load(row.new_cell + column, count));
         Cell::backward(by, d_h, d_cell, d_z).store(row.d_cell + column);
-        store_gates(d_z, row.d_gates + column, state_size, count);
+        if constexpr (Cell::kAdds) {
+          store_gates(d_z, row.d_gates + column, state_size, count);
+          continue;
+        }
+        const auto store_side = [&](const auto& of, scalar_t* to) {
+          for (const int k : of) {
+            A::store(d_z[k], to + column, count);
+            to += state_size;
+          }
+        };
+        store_side(Cell::kOfGate, row.d_gates);
+        store_side(Cell::kOfInput, row.d_inputs);
+        if (row.d_saved) {
+          store_gates(d_z, row.d_saved + column, state_size, count);
+        }
       }
     }
   }

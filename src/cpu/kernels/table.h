@@ -5,6 +5,7 @@
 //  - then defines LLTM_SIMD_BYTES, and at its end the function that returns make_kernels().
 #pragma once
 
+#include "../../cell/gru.h"
 #include "../../cell/lltm.h"
 #include "../../cell/lstm.h"
 #include "bias_gradient.h"
@@ -70,12 +71,14 @@ constexpr SequenceKernels<scalar_t> make_sequence_kernels() {
 
 template <typename... scalars>
 constexpr KernelsFor<scalars...> make_kernels(KernelsFor<scalars...>) {
-  using cell::Lltm, cell::Lstm;
+  using cell::Lltm, cell::Lstm, cell::Gru;
   return {.pointwise = {{{make_pointwise_kernels<Lltm, scalars>()...},
-                         {make_pointwise_kernels<Lstm, scalars>()...}}},
+                         {make_pointwise_kernels<Lstm, scalars>()...},
+                         {make_pointwise_kernels<Gru, scalars>()...}}},
           .products = {make_product_kernels<scalars>()...},
           .sequence = {{{make_sequence_kernels<Lltm, scalars>()...},
-                        {make_sequence_kernels<Lstm, scalars>()...}}}};
+                        {make_sequence_kernels<Lstm, scalars>()...},
+                        {make_sequence_kernels<Gru, scalars>()...}}}};
 }
 
 }  // namespace

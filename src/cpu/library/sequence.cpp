@@ -1,6 +1,7 @@
 // Everything is computed in the accumulation type, float for 16-bit tensors. The product with the
-// inputs, z_x, is not rounded, nor is z before the cell reads it. The cell state is carried
-// unrounded, and rounded only where it is written. h alone is rounded in every step, as in output.
+// inputs, z_x, is not rounded, nor is z before the cell reads it. The cell state, or a GRU's h, is
+// carried unrounded, and rounded only where it is written. The h that is multiplied is rounded in
+// every step, as in output.
 #include "sequence.h"
 
 #include "../../dispatch/optional_tensor.h"
@@ -12,39 +13,63 @@
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <optional>
 #include <type_traits>
+#include <vector>
 
 namespace lltm::cpu {
 namespace {
 
 using at::Tensor;
 
+/// Columns of one side, the gates or the inputs, and of what is saved.
+struct ColumnRun {
+  int64_t of_side, of_saved, count;
+
+  Tensor side(const Tensor& rows) const { return rows.narrow(0, of_side, count); }
+  Tensor saved(const Tensor& columns) const { return columns.narrow(-1, of_saved, count); }
+};
+
+/// The fewest runs of a side, whose kOfGate or kOfInput is `of`.
+std::vector<ColumnRun> runs_of(c10::ArrayRef<int> of, int64_t state_size) {
+  std::vector<ColumnRun> runs;
+  for (size_t place = 0; place < of.size(); ++place) {
+    if (place > 0 && of[place] == of[place - 1] + 1) {
+      runs.back().count += state_size;
+    } else {
+      runs.push_back(
+          {static_cast<int64_t>(place) * state_size, of[place] * state_size, state_size});
+    }
+  }
+  return runs;
+}
+
 /// One step of some rows, once the product with h has been added to z.
 template <typename scalar_t>
 struct StepParams {
-  CellType cell_type;
+  const CellDescriptor& cell_type;
   const Schedule& schedule;
   int64_t first_place;
   int64_t t;
   int64_t state_size;
-  int64_t gate_columns;
-  accumulate_t<scalar_t>* z;     // (rows, gate_columns)
+  int64_t saved_columns;
+  accumulate_t<scalar_t>* z;     // (rows, saved_columns)
   accumulate_t<scalar_t>* h;     // (rows, state_size)
   accumulate_t<scalar_t>* cell;  // (rows, state_size)
   scalar_t* output;              // (steps, batch, state_size)
   scalar_t* cells;               // (steps, batch, state_size), or null where not kept
-  scalar_t* gates;               // (steps, batch, gate_columns), or null where not kept
+  scalar_t* gates;               // (steps, batch, saved_columns), or null where not kept
 };
 
 template <typename scalar_t>
 void run_step(const StepParams<scalar_t>& params, int64_t begin, int64_t end) {
   using acc_t = accumulate_t<scalar_t>;
-  const int64_t state_size = params.state_size, gate_columns = params.gate_columns;
+  const int64_t state_size = params.state_size, saved_columns = params.saved_columns;
   pointwise_kernels<acc_t>(params.cell_type)
       .forward({.state_size = state_size,
                 .gates = params.z,
@@ -71,9 +96,47 @@ void run_step(const StepParams<scalar_t>& params, int64_t begin, int64_t end) {
     }
     if (params.cells != nullptr) {
       round(params.cell + place * state_size, params.cells + row * state_size, state_size);
-      round(params.z + place * gate_columns, params.gates + row * gate_columns, gate_columns);
+    }
+    if (params.gates != nullptr) {
+      round(params.z + place * saved_columns, params.gates + row * saved_columns, saved_columns);
     }
   }
+}
+
+/// z_x = x @ weight_ih.T + bias. Of what only h is added to, the bias alone.
+Tensor input_product(const Tensor& x,
+                     const Tensor& weight_ih,
+                     const Tensor& bias,
+                     const CellDescriptor& cell,
+                     int64_t state_size) {
+  if (cell.adds) {
+    return bias.defined() ? at::addmm(bias, x, weight_ih.t()) : at::mm(x, weight_ih.t());
+  }
+  const Tensor z = at::empty({x.size(0), cell.saved * state_size}, x.options());
+  z.copy_(bias);
+  for (const ColumnRun& run : runs_of(cell.of_input, state_size)) {
+    run.saved(z).addmm_(x, run.side(weight_ih).t());
+  }
+  return z;
+}
+
+/// The biases of what is saved, undefined if a cell with one has none.
+Tensor bias_of(const RecurrentArguments& arguments, int64_t state_size, at::ScalarType dtype) {
+  const CellDescriptor& cell = arguments.cell;
+  if (cell.adds) {
+    return is_given(arguments.bias) ? arguments.bias->to(dtype) : Tensor();
+  }
+  const Tensor sum = at::zeros({cell.saved * state_size}, dtype);
+  const auto add = [&](const std::optional<Tensor>& bias, c10::ArrayRef<int> of) {
+    for (const ColumnRun& run : runs_of(of, state_size)) {
+      if (is_given(bias)) {
+        run.saved(sum).add_(run.side(*bias));
+      }
+    }
+  };
+  add(arguments.bias, cell.of_input);
+  add(arguments.bias_hh, cell.of_gate);
+  return sum;
 }
 
 template <typename scalar_t>
@@ -86,8 +149,12 @@ void run_forward(const SequenceOutputs& outputs,
   const auto accumulated = c10::CppTypeToScalarType<acc_t>::value;
   const Tensor weight_hh = arguments.weight_hh.to(accumulated);
   const Tensor weight_ih = arguments.weight_ih.to(accumulated);
-  const Tensor bias = is_given(arguments.bias) ? arguments.bias->to(accumulated) : Tensor();
-  const bool keep = outputs.cells.size(0) > 0;
+  const CellDescriptor& cell_type = arguments.cell;
+  const Tensor bias = bias_of(arguments, state_size, accumulated);
+  const auto gate_runs = runs_of(cell_type.of_gate, state_size);
+  const auto kept = [&](const Tensor& steps) {
+    return outputs.keep() ? mutable_data_or_null<scalar_t>(steps) : nullptr;
+  };
 
   for_each_block(sizes, sizeof(acc_t), [&](const Span& places, int64_t steps_of_chunk) {
     const BlockPlaces block(schedule, places);
@@ -100,8 +167,7 @@ void run_forward(const SequenceOutputs& outputs,
         continue;
       }
       const Tensor x = chunk.gather(arguments.input).to(accumulated);
-      const Tensor z =
-          bias.defined() ? at::addmm(bias, x, weight_ih.t()) : at::mm(x, weight_ih.t());
+      const Tensor z = input_product(x, weight_ih, bias, cell_type, state_size);
       for (int64_t k = first; k < last; ++k) {
         const int64_t t = schedule.steps.step(k);
         const int64_t running = chunk.running(t);
@@ -110,31 +176,34 @@ void run_forward(const SequenceOutputs& outputs,
         }
         block.zero_where_reset(t, running, {h, cell});
         Tensor z_t = chunk.at_time(z, t);
-        z_t.addmm_(h.narrow(0, 0, running), weight_hh.t());
-        const StepParams<scalar_t> params{
-            .cell_type = arguments.cell,
-            .schedule = schedule,
-            .first_place = places.begin,
-            .t = t,
-            .state_size = state_size,
-            .gate_columns = gates,
-            .z = z_t.mutable_data_ptr<acc_t>(),
-            .h = h.mutable_data_ptr<acc_t>(),
-            .cell = cell.mutable_data_ptr<acc_t>(),
-            .output = outputs.output.mutable_data_ptr<scalar_t>(),
-            .cells = keep ? outputs.cells.mutable_data_ptr<scalar_t>() : nullptr,
-            .gates = keep ? outputs.gates.mutable_data_ptr<scalar_t>() : nullptr};
+        for (const ColumnRun& run : gate_runs) {
+          run.saved(z_t).addmm_(h.narrow(0, 0, running), run.side(weight_hh).t());
+        }
+        const StepParams<scalar_t> params{.cell_type = cell_type,
+                                          .schedule = schedule,
+                                          .first_place = places.begin,
+                                          .t = t,
+                                          .state_size = state_size,
+                                          .saved_columns = z.size(1),
+                                          .z = z_t.mutable_data_ptr<acc_t>(),
+                                          .h = h.mutable_data_ptr<acc_t>(),
+                                          .cell = cell.mutable_data_ptr<acc_t>(),
+                                          .output = outputs.output.mutable_data_ptr<scalar_t>(),
+                                          .cells = kept(outputs.cells),
+                                          .gates = kept(outputs.gates)};
         for_each_row(
             running, state_size, [&](int64_t begin, int64_t end) { run_step(params, begin, end); });
       }
     }
-    block.scatter(outputs.h_n, h);
+    if (outputs.h_n.defined()) {
+      block.scatter(outputs.h_n, h);
+    }
     block.scatter(outputs.c_n, cell);
   });
 }
 
-/// The h or c that each step of a chunk starts from (Steps::start_of). `initial` and `results` are
-/// contiguous; `initial` may be undefined.
+/// The h or c that each step of a chunk starts from (Steps::start_of). `initial`, in the
+/// accumulation type, and `results` are contiguous; `initial` may be undefined.
 template <typename scalar_t>
 Tensor states_before(const Chunk& chunk, const Tensor& initial, const Tensor& results) {
   using acc_t = accumulate_t<scalar_t>;
@@ -143,7 +212,7 @@ Tensor states_before(const Chunk& chunk, const Tensor& initial, const Tensor& re
   const Tensor states =
       at::zeros({chunk.rows(), state_size}, c10::CppTypeToScalarType<acc_t>::value);
   const scalar_t* const results_data = results.const_data_ptr<scalar_t>();
-  const scalar_t* const initial_data = data_or_null<scalar_t>(initial);
+  const acc_t* const initial_data = data_or_null<acc_t>(initial);
   for (int64_t t = chunk.times().begin; t < chunk.times().end; ++t) {
     const int64_t running = chunk.running(t);
     if (running == 0) {
@@ -153,8 +222,10 @@ Tensor states_before(const Chunk& chunk, const Tensor& initial, const Tensor& re
     for_each_task(running, running * state_size, kShortCopies, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = chunk.schedule().row(chunk.places().begin + i);
-        if (const scalar_t* const from =
-                steps.start_of(t, row, state_size, initial_data, results_data)) {
+        if (initial_data && steps.is_first(t, row) && !steps.resets(t, row)) {
+          std::copy_n(initial_data + row * state_size, state_size, to + i * state_size);
+        } else if (const scalar_t* const from =
+                       steps.start_of<scalar_t>(t, row, state_size, nullptr, results_data)) {
           std::copy_n(from, state_size, to + i * state_size);
         }
       }
@@ -184,10 +255,13 @@ class Backward {
         output_(arguments.output.contiguous()),
         cells_(arguments.cells.contiguous()),
         h0_(rounded(arguments.sequence.h0)),
-        c0_(rounded(arguments.sequence.c0)),
+        c0_(cell_.carries_h ? exact(arguments.sequence.c0) : rounded(arguments.sequence.c0)),
         d_weight_ih_(zeros_if_wanted(gradients.weight_ih)),
-        d_weight_hh_(zeros_if_wanted(gradients.weight_hh)),
-        d_bias_(zeros_if_wanted(gradients.bias)) {}
+        d_weight_hh_(zeros_if_wanted(gradients.weight_hh)) {
+    if (gradients.bias.defined() || gradients.bias_hh.defined()) {
+      d_bias_ = at::zeros({cell_.saved * sizes.state_size}, kAccumulated);
+    }
+  }
 
   void run() {
     for_each_block(sizes_, sizeof(acc_t), [&](const Span& places, int64_t steps_of_chunk) {
@@ -195,7 +269,15 @@ class Backward {
     });
     round(gradients_.weight_ih, d_weight_ih_);
     round(gradients_.weight_hh, d_weight_hh_);
-    round(gradients_.bias, d_bias_);
+    const auto round_bias = [&](const Tensor& gradient, const std::vector<ColumnRun>& runs) {
+      for (const ColumnRun& run : runs) {
+        if (gradient.defined()) {
+          round(run.side(gradient), run.saved(d_bias_));
+        }
+      }
+    };
+    round_bias(gradients_.bias, input_runs_);
+    round_bias(gradients_.bias_hh, gate_runs_);
   }
 
  private:
@@ -204,10 +286,13 @@ class Backward {
     Tensor h, cell;
   };
 
+  static Tensor exact(const std::optional<Tensor>& state) {
+    return is_given(state) ? state->to(kAccumulated).contiguous() : Tensor();
+  }
   /// A float32 c0 beside 16 bits is rounded, as all other cells are.
   static Tensor rounded(const std::optional<Tensor>& state) {
     constexpr auto dtype = c10::CppTypeToScalarType<scalar_t>::value;
-    return is_given(state) ? state->to(dtype).contiguous() : Tensor();
+    return exact(is_given(state) ? std::optional(state->to(dtype)) : std::nullopt);
   }
   static Tensor zeros_if_wanted(const Tensor& gradient) {
     return gradient.defined() ? at::zeros(gradient.sizes(), kAccumulated) : Tensor();
@@ -241,7 +326,7 @@ class Backward {
       block.scatter(gradients_.h0, carried.h);
     }
     if (gradients_.c0.defined()) {
-      block.scatter(gradients_.c0, carried.cell);
+      block.scatter(gradients_.c0, cell_.carries_h ? carried.cell + carried.h : carried.cell);
     }
   }
 
@@ -253,12 +338,11 @@ class Backward {
                    const Carried& carried) const {
     const Tensor dz = rows_of(chunk, arguments_.gates);  // z, until its step overwrites it with dz
     const Tensor cells = chunk.gather(cells_).to(kAccumulated).contiguous();
-    const Tensor old_cells = arguments_.sequence.cell == CellType::kLstm
-                                 ? states_before<scalar_t>(chunk, c0_, cells_)
-                                 : Tensor();
+    const Tensor old_cells =
+        cell_.reads_old_cell ? states_before<scalar_t>(chunk, c0_, cells_) : Tensor();
     const Tensor grad_output = rows_of(chunk, arguments_.grad_output);
     const Tensor grad_cells = rows_of(chunk, arguments_.grad_cells);
-    const auto& pointwise = pointwise_kernels<acc_t>(arguments_.sequence.cell);
+    const auto& pointwise = pointwise_kernels<acc_t>(cell_);
     for (int64_t k = last - 1; k >= first; --k) {
       const int64_t t = schedule_.steps.step(k);
       const int64_t running = chunk.running(t);
@@ -288,8 +372,12 @@ class Backward {
       for_each_row(running, sizes_.state_size, [&](int64_t begin, int64_t end) {
         pointwise.backward(params, begin, end);
       });
-      if (k > 0 || gradients_.h0.defined()) {
-        at::mm_out(d_h, dz_t, weight_hh_);
+      if (k > 0 || gradients_.h0.defined() || (cell_.carries_h && gradients_.c0.defined())) {
+        for (const ColumnRun& run : gate_runs_) {
+          const bool is_first = &run == &gate_runs_.front();
+          is_first ? at::mm_out(d_h, run.saved(dz_t), run.side(weight_hh_))
+                   : d_h.addmm_(run.saved(dz_t), run.side(weight_hh_));
+        }
       }
       block.zero_where_reset(t, running, {carried.h, carried.cell});
     }
@@ -302,17 +390,28 @@ class Backward {
     if (d_bias_.defined()) {
       d_bias_.add_(dz.sum(0));
     }
+    const auto add =
+        [&](const Tensor& d_weights, const std::vector<ColumnRun>& runs, const Tensor& operands) {
+          for (const ColumnRun& run : runs) {
+            run.side(d_weights).addmm_(run.saved(dz).t(), operands);
+          }
+        };
     if (d_weight_hh_.defined()) {
-      d_weight_hh_.addmm_(dz.t(), states_before<scalar_t>(chunk, h0_, output_));
+      add(d_weight_hh_, gate_runs_, states_before<scalar_t>(chunk, h0_, output_));
     }
     if (d_weight_ih_.defined()) {
-      d_weight_ih_.addmm_(dz.t(), chunk.gather(arguments_.sequence.input).to(kAccumulated));
+      add(d_weight_ih_, input_runs_, chunk.gather(arguments_.sequence.input).to(kAccumulated));
     }
     if (gradients_.gates.defined()) {
       chunk.scatter(gradients_.gates, dz);
     }
     if (gradients_.input.defined()) {
-      chunk.scatter(gradients_.input, at::mm(dz, weight_ih_));
+      Tensor d_input;
+      for (const ColumnRun& run : input_runs_) {
+        const Tensor part = at::mm(run.saved(dz), run.side(weight_ih_));
+        d_input = d_input.defined() ? d_input.add_(part) : part;
+      }
+      chunk.scatter(gradients_.input, d_input);
     }
   }
 
@@ -320,6 +419,9 @@ class Backward {
   const RecurrentBackwardArguments& arguments_;
   const SequenceSizes<int64_t>& sizes_;
   const Schedule& schedule_;
+  const CellDescriptor& cell_ = arguments_.sequence.cell;
+  const std::vector<ColumnRun> gate_runs_ = runs_of(cell_.of_gate, sizes_.state_size);
+  const std::vector<ColumnRun> input_runs_ = runs_of(cell_.of_input, sizes_.state_size);
   const Tensor weight_hh_, weight_ih_, output_, cells_, h0_, c0_;
   Tensor d_weight_ih_, d_weight_hh_, d_bias_;
 };

@@ -108,7 +108,7 @@ class LibraryForward {
           step,
           chunk.const_data_ptr<acc_t>() + (t - first_time) * count * gates,
           z_h.const_data_ptr<acc_t>()};
-      check_launch(with_cell(arguments_.cell, [&]<typename Cell>() {
+      check_launch(with_cell(arguments_.cell.type, [&]<typename Cell>() {
         return launch_sequence_step<Cell>(params, device_.stream());
       }));
     }

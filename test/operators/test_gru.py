@@ -1,0 +1,333 @@
+"""lltm::gru against nn.GRU in float64, and the contract of its operators."""
+
+import itertools
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
+
+T, N, I, H = 7, 6, 5, 4  # noqa: E741
+SIXTEEN_BITS = (torch.float16, torch.bfloat16)
+paths = pytest.mark.parametrize("path", ["own", "aten"])
+
+
+class Arguments(NamedTuple):
+    input: Tensor
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+    h0: Tensor | None
+    lengths: Tensor | None = None
+    reset: Tensor | None = None
+
+
+def make(sizes=(T, N, I, H), dtype=torch.float64, ragged=False, **given) -> Arguments:
+    torch.manual_seed(0)
+    steps, batch, features, state = sizes
+    shapes = [(steps, batch, features), (3 * state, features), (3 * state, state), (3 * state,), (3 * state,)]
+    scales = [1, features**-0.5 if features else 1, state**-0.5, 1, 1, 1]
+    tensors = [torch.randn(shape).mul(scale).to(dtype) for shape, scale in zip(shapes, scales, strict=False)]
+    arguments = Arguments(*tensors, torch.randn(batch, state).to(dtype))
+    if ragged:
+        arguments = arguments._replace(lengths=torch.arange(batch) % (steps + 1), reset=torch.rand(steps, batch) < 0.3)
+    return arguments._replace(**given)
+
+
+def reference(arguments: Arguments, reverse=False) -> tuple[Tensor, Tensor]:
+    """output and h_n by nn.GRU's formula in float64, step by step. Not masked by products: NaN must not spread."""
+    values = [t.double() if t is not None and t.is_floating_point() else t for t in arguments]
+    input, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset = values
+    steps, batch, _ = input.shape
+    state = weight_hh.size(1)
+    h = input.new_zeros(batch, state) if h0 is None else h0
+    zeros = input.new_zeros(3 * state)
+    biases = [zeros if bias is None else bias for bias in (bias_ih, bias_hh)]
+    output = [torch.zeros(batch, state, dtype=torch.float64)] * steps
+    for t in reversed(range(steps)) if reverse else range(steps):
+        runs = torch.ones(batch, 1, dtype=torch.bool) if lengths is None else (lengths > t).unsqueeze(1)
+        old = h if reset is None else torch.where(reset[t].unsqueeze(1) & runs, 0.0, h)
+        x = torch.where(runs, input[t], 0.0)
+        new = torch._VF.gru_cell(x, old, weight_ih, weight_hh, *biases)
+        h = torch.where(runs, new, h)
+        output[t] = torch.where(runs, new, 0.0)
+    return (torch.stack(output) if steps else input.new_zeros(0, batch, state)), h
+
+
+def leaves(arguments: Arguments) -> Arguments:
+    return Arguments(
+        *(t.detach().clone().requires_grad_() if t is not None and t.is_floating_point() else t for t in arguments)
+    )
+
+
+def gradients(results, arguments: Arguments) -> list[Tensor]:
+    inputs = [t for t in arguments if t is not None and t.requires_grad]
+    weights = [torch.linspace(-1, 1, r.numel(), dtype=torch.float64).view(r.shape) for r in results]
+    loss = sum((r.double() * w).sum() for r, w in zip(results, weights, strict=True))
+    return torch.autograd.grad(loss, inputs)
+
+
+SIZES = [(7, 6, 5, 4), (3, 1, 9, 33), (5, 17, 1, 16), (1, 5, 4, 3), (1, 40, 7, 18), (4, 3, 0, 5), (40, 2, 12, 70)]
+
+
+@paths
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *SIXTEEN_BITS], ids=str)
+@pytest.mark.parametrize(("ragged", "reverse"), [(False, False), (True, False), (True, True)])
+def test_values_and_gradients_are_those_of_the_formula(monkeypatch, path, sizes, dtype, ragged, reverse):
+    monkeypatch.setenv("LLTM_CPU_GEMM", path)
+    arguments = leaves(make(sizes, dtype, ragged))
+    results = torch.ops.lltm.gru(*arguments, reverse)[:2]
+    exact = leaves(arguments)
+    expected = reference(exact, reverse)
+    atol = {torch.float64: 1e-11, torch.float32: 3e-5, torch.float16: 2e-2, torch.bfloat16: 1.5e-1}[dtype]
+    for actual, value in zip(results, expected, strict=True):
+        assert actual.dtype == dtype
+        torch.testing.assert_close(actual.double(), value, rtol=0, atol=atol / 5)
+    for name, actual, value in zip(
+        Arguments._fields, gradients(results, arguments), gradients(expected, exact), strict=False
+    ):
+        scale = max(1.0, value.abs().max().item()) if value.numel() else 1.0
+        torch.testing.assert_close(actual.double(), value.double(), rtol=0, atol=atol * scale, msg=name)
+
+
+@paths
+@pytest.mark.parametrize("absent", ["bias_ih", "bias_hh", "h0"])
+def test_optional_arguments(monkeypatch, path, absent):
+    monkeypatch.setenv("LLTM_CPU_GEMM", path)
+    arguments = leaves(make(**{absent: None}))
+    results = torch.ops.lltm.gru(*arguments)[:2]
+    expected = reference(arguments)
+    for actual, value in zip(results, expected, strict=True):
+        torch.testing.assert_close(actual, value, rtol=0, atol=1e-12)
+    for actual, value in zip(gradients(results, arguments), gradients(expected, arguments), strict=True):
+        torch.testing.assert_close(actual, value, rtol=0, atol=1e-10)
+
+
+def test_what_lies_beyond_a_length_is_not_read():
+    arguments = make(ragged=True)
+    beyond = arguments.lengths <= torch.arange(T).unsqueeze(1)
+    spoiled = arguments._replace(input=torch.where(beyond.unsqueeze(2), torch.nan, arguments.input))
+    for reverse in (False, True):
+        one, other = leaves(arguments), leaves(spoiled)
+        results = torch.ops.lltm.gru(*one, reverse)[:2], torch.ops.lltm.gru(*other, reverse)[:2]
+        torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
+        torch.testing.assert_close(gradients(results[0], one), gradients(results[1], other), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4, 5), (3, 0, 4, 5)])
+def test_no_steps_and_no_rows(sizes):
+    arguments = make(sizes)
+    output, h_n, gates = torch.ops.lltm.gru(*arguments, False, True)
+    assert output.shape == (*sizes[:2], 5) and gates.shape == (*sizes[:2], 20)
+    torch.testing.assert_close(h_n, arguments.h0, rtol=0, atol=0)
+    assert h_n.data_ptr() != arguments.h0.data_ptr() or h_n.numel() == 0
+
+
+def test_gates_are_the_sums_that_the_backward_reads():
+    arguments = make((1, N, I, H))
+    _, _, gates = torch.ops.lltm.gru(*arguments, False, True)
+    x = torch.nn.functional.linear(arguments.input[0], arguments.weight_ih, arguments.bias_ih).chunk(3, 1)
+    s = torch.nn.functional.linear(arguments.h0, arguments.weight_hh, arguments.bias_hh).chunk(3, 1)
+    expected = torch.cat([x[0] + s[0], x[1] + s[1], x[2], s[2]], 1)
+    torch.testing.assert_close(gates[0], expected, rtol=0, atol=1e-12)
+    assert torch.ops.lltm.gru(*arguments)[2].shape == (0, N, 4 * H)
+
+
+def update_gate_near_one(dtype) -> Arguments:
+    bias = torch.zeros(3 * 32)
+    bias[32:64] = 7.0  # 1 - z is 1e-3: h moves by less than half a unit of 16 bits in most steps
+    return make((1024, 8, 16, 32), dtype, bias_ih=bias.to(dtype), bias_hh=bias.to(dtype) * 0)
+
+
+@paths
+@pytest.mark.parametrize("dtype", SIXTEEN_BITS, ids=str)
+def test_h_is_carried_in_float32(monkeypatch, path, dtype):
+    monkeypatch.setenv("LLTM_CPU_GEMM", path)
+    arguments = update_gate_near_one(dtype)
+    expected, expected_h_n = reference(arguments)
+    output, h_n, _ = torch.ops.lltm.gru(*arguments)
+    rounded, loop = arguments.h0, []
+    for x in arguments.input:  # a loop that rounds h every step
+        rounded = reference(arguments._replace(input=x.unsqueeze(0), h0=rounded))[1].to(dtype)
+        loop.append(rounded)
+
+    def error(values):
+        return (values.double() - expected)[-256:].abs().max()
+
+    assert error(output) < error(torch.stack(loop)) / 2
+    exact = arguments._replace(h0=arguments.h0.float())
+    _, exact_h_n, _ = torch.ops.lltm.gru(*exact)
+    assert h_n.dtype == dtype and exact_h_n.dtype == torch.float32
+    halves = exact.h0
+    for part in arguments.input.chunk(4):
+        halves = torch.ops.lltm.gru(part, *exact[1:5], halves)[1]
+    torch.testing.assert_close(halves, exact_h_n, rtol=0, atol=0)
+    torch.testing.assert_close(exact_h_n.double(), expected_h_n, rtol=0, atol=error(output).item() + 1e-4)
+
+
+@paths
+def test_a_float32_h0_has_a_float32_gradient(monkeypatch, path):
+    monkeypatch.setenv("LLTM_CPU_GEMM", path)
+    arguments = leaves(make((3, N, I, H), torch.bfloat16, h0=torch.full((N, H), 1 + 2**-12)))
+    h_n = torch.ops.lltm.gru(*arguments)[1]
+    found = gradients([h_n], arguments)[-1]
+    exact = leaves(arguments)
+    expected = gradients(reference(exact)[1:], exact)[-1]
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize(("ragged", "reverse"), [(False, False), (True, False), (True, True)])
+def test_derivatives(ragged, reverse):
+    arguments = leaves(make((4, 3, 2, 3), ragged=ragged))
+    tensors, masks = arguments[:6], arguments[6:]
+
+    def run(*tensors):
+        return torch.ops.lltm.gru(*tensors, *masks, reverse)[:2]
+
+    assert gradcheck(run, tensors, check_forward_ad=True, check_batched_grad=True)
+    assert gradgradcheck(run, tensors, check_fwd_over_rev=True)
+
+
+def test_jvp_and_forward_over_reverse_agree_with_the_formula():
+    arguments = make((4, 3, 2, 3), ragged=True)
+    tangents = [torch.randn_like(t) for t in arguments[:6]]
+
+    def ours(*tensors):
+        return torch.ops.lltm.gru(*tensors, *arguments[6:])[:2]
+
+    def formula(*tensors):
+        return reference(Arguments(*tensors, *arguments[6:]))
+
+    def gradient_of(run):
+        return torch.func.grad(lambda *tensors: sum(r.square().sum() for r in run(*tensors)), tuple(range(6)))
+
+    for transform in (lambda run: run, gradient_of):
+        actual = torch.func.jvp(transform(ours), arguments[:6], tuple(tangents))
+        expected = torch.func.jvp(transform(formula), arguments[:6], tuple(tangents))
+        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(arguments.h0, tangents[5])
+        assert forward_ad.unpack_dual(torch.ops.lltm.gru(*arguments[:5], dual)[1]).tangent is not None
+
+
+@pytest.mark.parametrize("in_dims", [(1, *[None] * 5), (1, None, None, None, None, 0), (1, *[0] * 4, 0)], ids=str)
+def test_vmap_and_per_sample_gradients(in_dims):
+    arguments = make()
+    example = [
+        t if dim is None else torch.stack([t, t * 0.5], dim) for t, dim in zip(arguments[:6], in_dims, strict=True)
+    ]
+
+    def run(*tensors):
+        return torch.ops.lltm.gru(*tensors)[:2]
+
+    def loss(*tensors):
+        return sum(r.square().sum() for r in run(*tensors))
+
+    for function in (run, torch.func.grad(loss, tuple(range(6)))):
+        actual = torch.vmap(function, in_dims)(*example)
+        each = [
+            function(*(t if dim is None else t.select(dim, i) for t, dim in zip(example, in_dims, strict=True)))
+            for i in range(2)
+        ]
+        for value, values in zip(actual, zip(*each, strict=True), strict=True):
+            torch.testing.assert_close(value, torch.stack(values), rtol=1e-9, atol=1e-9)
+
+
+def test_opcheck():
+    arguments = leaves(make(ragged=True))
+    torch.library.opcheck(torch.ops.lltm.gru, (*arguments, False, True))
+    output, h_n, gates = torch.ops.lltm.gru(*arguments, False, True)
+    grads = torch.randn_like(output), torch.randn_like(h_n)
+    backward = (*grads, output.detach(), gates.detach(), *arguments, False)
+    torch.library.opcheck(torch.ops.lltm.gru_backward, (*backward, [True] * 6))
+    torch.library.opcheck(torch.ops.lltm._gru_gate_gradients, (*backward, [True]))
+
+
+def test_masks():
+    arguments = make(ragged=True)
+    output, h_n, gates = torch.ops.lltm.gru(*arguments, False, True)
+    call = (output.sin(), h_n.cos(), output, gates, *arguments, False)
+    everything = torch.ops.lltm.gru_backward(*call, [True] * 6)
+    for mask in itertools.product([False, True], repeat=6):
+        found = torch.ops.lltm.gru_backward(*call, list(mask))
+        for wanted, actual, value in zip(mask, found, everything, strict=True):
+            assert (actual is not None) == wanted
+            if wanted:
+                torch.testing.assert_close(actual, value, rtol=0, atol=0)
+
+
+def test_autocast_leaves_a_float32_h0():
+    arguments = make(dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, h_n, _ = torch.ops.lltm.gru(*arguments)
+    assert (output.dtype, h_n.dtype) == (torch.bfloat16, torch.float32)
+
+
+def test_compiles_in_one_graph():
+    arguments = leaves(make(dtype=torch.float32))
+    compiled = torch.compile(lambda *tensors: torch.ops.lltm.gru(*tensors)[:2], fullgraph=True, backend="aot_eager")
+    actual, expected = compiled(*arguments), torch.ops.lltm.gru(*arguments)[:2]
+    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
+    torch.testing.assert_close(gradients(actual, arguments), gradients(expected, arguments))
+
+
+@pytest.mark.parametrize(("ragged", "reverse"), [(False, False), (True, True)])
+def test_decomposition(ragged, reverse):
+    import lltm
+
+    arguments = make(dtype=torch.float32, ragged=ragged)
+    decomposed = lltm.decompositions()[torch.ops.lltm.gru.default](*arguments, reverse, True)
+    expected = list(torch.ops.lltm.gru(*arguments, reverse, True))
+    if ragged:  # beyond a length, gates are unspecified
+        runs = (arguments.lengths > torch.arange(T).unsqueeze(1)).unsqueeze(2)
+        decomposed, expected[2] = [*decomposed[:2], decomposed[2] * runs], expected[2] * runs
+    for actual, value in zip(decomposed, expected, strict=True):
+        torch.testing.assert_close(actual, value, rtol=1e-5, atol=1e-5)
+
+
+ERRORS = {
+    "weight_ih": (
+        torch.zeros(13, I),
+        "expected weight_ih of shape [3*state_size, input_features], its first size a multiple of 3, got [13, 5]",
+    ),
+    "weight_hh": (torch.zeros(12, 5), "expected weight_hh of shape [3*state_size, state_size] = [12, 4], got [12, 5]"),
+    "bias_ih": (torch.zeros(11), "expected bias_ih of shape [3*state_size] = [12], got [11]"),
+    "bias_hh": (torch.zeros(12).double(), "expected bias_hh of input's dtype float32, got float64"),
+    "h0": (torch.zeros(N, H).double(), "expected h0 of input's dtype float32, got float64"),
+    "lengths": (torch.zeros(N), "expected lengths of dtype int32 or int64, got float32"),
+    "reset": (torch.zeros(T, N + 1).bool(), "expected reset of shape [steps, batch] = [7, 6], got [7, 7]"),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_name_the_argument(name):
+    value, message = ERRORS[name]
+    with pytest.raises(RuntimeError) as raised:
+        torch.ops.lltm.gru(*make(dtype=torch.float32)._replace(**{name: value}))
+    assert str(raised.value).splitlines()[0].startswith(f"lltm::gru: {message}")
+
+
+def test_the_backward_says_what_it_needs():
+    arguments = make(dtype=torch.float32)
+    output, h_n, gates = torch.ops.lltm.gru(*arguments)
+    with pytest.raises(RuntimeError, match=r"gates of shape \[steps, batch, 4\*state_size\].*keep=True"):
+        torch.ops.lltm.gru_backward(None, h_n, output, gates, *arguments, False, [True] * 6)
+    with pytest.raises(RuntimeError, match="expected grad_h_n of h_n's dtype float32, got float64"):
+        torch.ops.lltm.gru_backward(None, h_n.double(), output, gates, *arguments, False, [True] * 6)
+
+
+def test_the_same_bits_on_any_number_of_threads(monkeypatch):
+    monkeypatch.setenv("LLTM_CPU_GEMM", "own")
+    arguments = leaves(make((12, 40, 24, 96), torch.float32))
+    found = []
+    for threads in (1, 2):
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        results = torch.ops.lltm.gru(*arguments)[:2]
+        found.append([*results, *gradients(results, arguments)])
+        torch.set_num_threads(before)
+    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
