@@ -185,6 +185,10 @@ def check_pair(layer: str, hx: tuple[Tensor, Tensor], dims: int) -> None:
             raise RuntimeError(f"{layer}: expected hx to be the pair (h_0, c_0), got {given}")
     if hx[0].dim() != dims or hx[1].dim() != dims:
         kind = "batched" if dims == 3 else "unbatched"
+        if layer == "GRU":
+            raise RuntimeError(
+                f"GRU: For {kind} {dims}-D input, hx should also be {dims}-D but got {hx[0].dim()}-D tensor"
+            )
         raise RuntimeError(
             f"{layer}: For {kind} {dims}-D input, hx and cx should also be {dims}-D "
             f"but got ({hx[0].dim()}-D, {hx[1].dim()}-D) tensors"
@@ -195,6 +199,9 @@ def check_states(
     layer: str, hx: tuple[Tensor, Tensor], num_layers: int, bidirectional: bool, batch: int, hidden_size: int
 ) -> None:
     expected = [num_layers * (2 if bidirectional else 1), batch, hidden_size]
+    if layer == "GRU":
+        check_size(layer, "hidden", hx[0], expected)
+        return
     check_size(layer, "hidden[0]", hx[0], expected)
     check_size(layer, "hidden[1]", hx[1], expected)
 

@@ -154,7 +154,7 @@ class LSTM(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
             self.bidirectional,
             device="meta",
         )
-        _share_parameters(self, module)
+        share_parameters(self, module)
         module.flatten_parameters()
         return module
 
@@ -304,7 +304,7 @@ class LSTMCell(nn.LSTMCell):
     def to_torch(self) -> nn.LSTMCell:
         """A new nn.LSTMCell with the same Parameters and training mode, as :meth:`LSTM.to_torch` makes an nn.LSTM."""
         module = torch_rnn.LSTMCell(self.input_size, self.hidden_size, self.bias, device="meta")
-        _share_parameters(self, module)
+        share_parameters(self, module)
         return module
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
@@ -348,14 +348,14 @@ def _sum_of_biases(bias_ih: Tensor, bias_hh: Tensor) -> Tensor:
     return (bias_ih + bias_hh.unsqueeze(0)).squeeze(0)
 
 
-def _share_parameters(source: nn.Module, target: nn.Module) -> None:
+def share_parameters(source: nn.Module, target: nn.Module) -> None:
+    """Give the parameters of a module of this package to its namesake of torch.nn."""
     for name, _ in list(target.named_parameters()):
         if name not in source._parameters:
-            kind = source._kind if isinstance(source, LSTM) else "LSTMCell"
             raise RuntimeError(
-                f"{kind}.to_torch: {name} is no parameter, but computed from others, which the new module would not "
-                "follow: first make it one, by torch.nn.utils.parametrize.remove_parametrizations, remove_weight_norm, "
-                "remove_spectral_norm or prune.remove"
+                f"{type(target).__name__}.to_torch: {name} is no parameter, but computed from others, which the new "
+                "module would not follow: first make it one, by torch.nn.utils.parametrize.remove_parametrizations, "
+                "remove_weight_norm, remove_spectral_norm or prune.remove"
             )
         setattr(target, name, source._parameters[name])
     target.train(source.training)

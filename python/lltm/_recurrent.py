@@ -33,7 +33,7 @@ class _LayerParameters:
 
 
 class Recurrent(_leaf.Leaf):
-    """The base of :class:`LLTM` and :class:`LSTM`.
+    """The base of :class:`LLTM`, :class:`LSTM`, and :class:`GRU`, whose pair of states is h twice.
 
     A subclass names its parameters, gives their shapes, and runs one layer in one direction. It declares the overloads
     of ``forward`` and ``states``, because TorchScript finds them by the name of the class that is compiled.

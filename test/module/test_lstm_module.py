@@ -274,10 +274,16 @@ def test_convert_says_what_it_did(capsys):
     assert capsys.readouterr().out == "convert: the model itself is an lltm.LSTM(3, 4)\n"
 
 
-@pytest.mark.parametrize("convert", [lltm.convert_lstm, lltm.convert])
-def test_convert_says_that_there_is_nothing_to_convert(convert):
-    with pytest.warns(UserWarning, match=f"^{convert.__name__}: Sequential has no nn.LSTM or nn.LSTMCell$") as raised:
-        convert(nn.Sequential(nn.GRU(3, 4), lltm.LLTM(3, 4)))
+@pytest.mark.parametrize(
+    ("convert", "classes"),
+    [
+        (lltm.convert_lstm, "nn.LSTM or nn.LSTMCell"),
+        (lltm.convert, "nn.LSTM, nn.GRU, nn.LSTMCell or nn.GRUCell"),
+    ],
+)
+def test_convert_says_that_there_is_nothing_to_convert(convert, classes):
+    with pytest.warns(UserWarning, match=f"^{convert.__name__}: Sequential has no {classes}$") as raised:
+        convert(nn.Sequential(nn.RNN(3, 4), lltm.LLTM(3, 4)))
     assert raised[0].filename == __file__
 
 
@@ -290,9 +296,8 @@ def test_convert_with_a_filter():
         converted = lltm.convert(model, lambda module, name: asked.append((name, module)) or name == "encoder")
     assert converted is model and asked == [(name, model[name]) for name in ("encoder", "decoder", "again")]
     assert type(model["encoder"]) is lltm.LSTM and type(model["decoder"]) is nn.LSTM
-    with pytest.warns(
-        UserWarning, match="^convert: ModuleDict has no nn.LSTM or nn.LSTMCell for which filter_fn is tru"
-    ):
+    nothing = "^convert: ModuleDict has no nn.LSTM, nn.GRU, nn.LSTMCell or nn.GRUCell for which filter_fn is true$"
+    with pytest.warns(UserWarning, match=nothing):
         lltm.convert(model, lambda module, name: name == "encoder")
 
 
