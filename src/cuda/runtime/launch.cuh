@@ -61,6 +61,15 @@ cudaError_t launch_in_clusters(const KernelSymbol& of,
                                cudaStream_t stream,
                                int least_bytes);
 
+/// Launches a kernel whose blocks wait for each other, with bytes_alone of shared memory a block:
+/// all of them are resident at once, or the launch fails (cudaErrorCooperativeLaunchTooLarge). It
+/// does not overlap the previous kernel.
+cudaError_t launch_cooperative(const KernelSymbol& of,
+                               const BlockSize& block,
+                               const void* params,
+                               dim3 grid,
+                               cudaStream_t stream);
+
 template <auto kKernel,
           int kThreads,
           int kBlockBytes = 0,
