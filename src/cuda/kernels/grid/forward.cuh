@@ -1,0 +1,569 @@
+// The forward of the recurrence across the grid.
+#pragma once
+
+#include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
+#include "../../epilogue/math.cuh"
+#include "../../ptx/select.cuh"
+#include "../../runtime/dispatch.h"
+#include "elements.cuh"
+#include "exchange.cuh"
+#include "launch.cuh"
+#include "prepare.cuh"
+#include "product.cuh"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace lltm::cuda {
+
+/// Products in 16 bits or TF32 leave nothing of what a corrected reciprocal adds to a forget gate.
+template <typename Math>
+struct WithShortForgetGate : Math {
+  static LLTM_DEVICE float reciprocal_of_one_plus(float e) { return Math::reciprocal(1.0f + e); }
+};
+
+template <typename CellType, Arithmetic kArithmeticOf, GridTile kTileOf>
+struct GridForward {
+  using Cell = CellType;
+  using Element = TensorElement<kArithmeticOf>;
+  using Math =
+      std::conditional_t<kArithmeticOf == Arithmetic::kFloat32,
+                         ShortMath,
+                         WithShortForgetGate<std::conditional_t<std::is_same_v<Element, float>,
+                                                                ShortRoundedMath,
+                                                                ShortForwardMath<Element>>>>;
+  static constexpr Arithmetic kArithmetic = kArithmeticOf;
+  static constexpr GridTile kTile = kTileOf;
+  static constexpr bool kPlanes = kArithmetic == Arithmetic::kFloat32;
+  static constexpr bool kScaled = is_float(kArithmetic);
+  static constexpr int kGates = Cell::kGates, kUnits = kTile.units, kWarps = kTile.warps;
+  static constexpr int kThreads = kTile.threads(), kTiles = kTile.row_tiles;
+  static constexpr int kUnitGroups = kTile.unit_groups, kShares = kTile.shares();
+  static_assert(kUnits % kUnitGroups == 0 && kWarps % kUnitGroups == 0 && kShares > 1);
+  static constexpr int kOwnUnits = kUnits / kUnitGroups;  // of a warp
+  static constexpr GridSizes kSizes{kTile, kGates, kArithmetic, false};
+  static constexpr int kOwnGranules = kSizes.granules_of_warp(kTile);
+  static constexpr int kGranules = kOwnGranules * kShares;
+  static constexpr int kWeightTiles = kSizes.row_tiles_of_weights;
+  // Runs of 16 bytes of V of a unit.
+  static constexpr int kRunsOfUnit = kPlanes ? 2 : 1;
+  static constexpr int kGroupBytes = kTiles * kGranules * kGranuleBytes;
+
+  using Weights = GridWeights<kOwnGranules, kWeightTiles, kTile.shared_granules>;
+  using Sets = ElementSets<kWarps, kUnits, kTiles>;
+  static constexpr int kElements = Sets::kElements;
+  // Even gates are in the same half of a word, and so are odd ones.
+  using Inputs = NumbersAhead<Element, kGates, 2, kElements, Sets::kThreads>;
+  // h, the cell state and, where h is scaled, the scale of h0.
+  static constexpr int kKeptH = 0, kKeptCell = 1, kKeptScale = 2;
+  using Kept = KeptNumbers<kScaled ? 3 : 2, kElements, Sets::kThreads>;
+  // What the sums of an element are multiplied by.
+  using Scales = KeptNumbers<kScaled ? kGates : 0, kElements, Sets::kThreads>;
+
+  // With groups of warps that have units of their own, all warps fetch V into shared memory.
+  static constexpr bool kStaged = kUnitGroups > 1;
+  static constexpr int kPolls =
+      kStaged ? (kTiles * kGranules + kWarps - 1) / kWarps : kTiles * kOwnGranules;
+
+  // Sums of a tick: two neighbors are those of 8 rows of weights each.
+  static constexpr int kSumsOfShare = kUnitGroups * kWeightTiles * 4 * 32;
+  static constexpr int kSumBytes = kTiles * kShares * kSumsOfShare * 4;
+  static constexpr int kStageBytes = kStaged ? kTiles * kGranules * kGranuleBytes : 0;
+  static constexpr int kWeightBytes = kWarps * Weights::kSharedBytesOfWarp;
+  // The barrier behind staged V also separates the sums of one tick from those of the next.
+  // Otherwise there are two buffers of sums or, if shared memory is scarce, another barrier.
+  static constexpr int kSumBuffers =
+      kStaged || kWeightBytes + 2 * kSumBytes + Inputs::kBytes > 84 * 1024 ? 1 : 2;
+
+  static constexpr int kSumsAt = kWeightBytes;
+  static constexpr int kStageAt = kSumsAt + kSumBuffers * kSumBytes;
+  static constexpr int kInputsAt = kStageAt + kStageBytes;
+  static constexpr int kScalesAt = kInputsAt + Inputs::kBytes;
+  static constexpr int kKeptAt = kScalesAt + Scales::kGroupBytes;
+  static constexpr int shared_bytes(int groups) { return kKeptAt + groups * Kept::kGroupBytes; }
+  static constexpr int kMostBytes = shared_bytes(kGridRows / kTile.rows());
+
+  /// Where the sum of rows 8 * block to 8 * block + 7 of a group of warps' weights is.
+  static LLTM_DEVICE uint32_t sum_at(int tile, int share, int unit_group, int block, int parity) {
+    const uint32_t weight_tile = unit_group * kWeightTiles + block / 2;
+    const uint32_t in_share = kGates % 2 == 0 ? (weight_tile * 2 + parity) * 64 + block % 2
+                                              : (weight_tile * 4 + block % 2 * 2 + parity) * 32;
+    return 4 * ((tile * kShares + share) * kSumsOfShare + in_share);
+  }
+  static constexpr uint32_t kLaneOfSum = kGates % 2 == 0 ? 8 : 4;
+};
+
+/// The words of V that a thread publishes for an element: its column and that of lane ^ 4 share
+/// words, of which each lane of a pair writes one in planes, else the even one both.
+template <typename Kernel>
+struct PublishedH {
+  static LLTM_DEVICE int offset(int unit, int row, int lane) {
+    const int column = lane / 4;
+    return Kernel::kPlanes
+               ? (2 * unit + column / 4) * 128 + row * 16 + column / 2 % 2 * 4 + column % 2 * 8
+               : unit * 128 + row * 16 + column * 2;
+  }
+  /// Whether the lane writes a word.
+  static LLTM_DEVICE bool writes(int lane) { return Kernel::kPlanes || lane / 4 % 2 == 0; }
+  static LLTM_DEVICE uint32_t word(float h, float scale, int lane) {
+    if constexpr (Kernel::kPlanes) {
+      const float scaled = h * scale;
+      uint32_t planes;
+      asm("cvt.rn.f16x2.f32 %0, %1, %2;\n" : "=r"(planes) : "f"(low_part(scaled)), "f"(scaled));
+      const uint32_t other = __shfl_xor_sync(~0u, planes, 4);
+      return lane / 4 % 2 != 0 ? __byte_perm(other, planes, 0x7632)
+                               : __byte_perm(planes, other, 0x5410);
+    } else {
+      uint32_t bits;
+      if constexpr (Kernel::kScaled) {
+        bits = half_bits(h * scale);
+      } else {
+        bits = bits_of<typename Kernel::Element>(h);
+      }
+      return bits & 0xffffu | __shfl_xor_sync(~0u, bits, 4) << 16;
+    }
+  }
+};
+
+template <typename Kernel>
+__global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_kernel(
+    const __grid_constant__ OfGrid<RecurrenceForward<typename Kernel::Element>> p) {
+  using Cell = typename Kernel::Cell;
+  using Element = typename Kernel::Element;
+  using Sets = typename Kernel::Sets;
+  using Published = PublishedH<Kernel>;
+  constexpr int kGates = Kernel::kGates, kElements = Kernel::kElements, kTiles = Kernel::kTiles;
+  constexpr int kOwnGranules = Kernel::kOwnGranules, kGranules = Kernel::kGranules;
+  extern __shared__ __align__(16) unsigned char shared[];
+  const uint32_t shared_at = shared_address(shared);
+
+  const int state_size = static_cast<int>(p.state_size);
+  const int units = (state_size + 7) / 8;
+  const int team = static_cast<int>(blockIdx.x) / p.grid.blocks;
+  const int block = static_cast<int>(blockIdx.x) % p.grid.blocks;
+  const int first_unit = block * Kernel::kUnits;
+  const int team_rows = p.grid.groups * 8 * kTiles;
+  const int64_t first_row = int64_t{team} * team_rows;
+  const int rows_of_team = at_most(p.rows - first_row, team_rows);
+  const int groups = (rows_of_team + 8 * kTiles - 1) / (8 * kTiles);
+  const Sets sets(8 * first_unit, state_size);
+  const int lane = sets.lane, warp = sets.warp;
+  const int unit_group = warp % Kernel::kUnitGroups, share = warp / Kernel::kUnitGroups;
+  const bool finishes = warp < Sets::kElementWarps;
+
+  TeamRows rows(p.rows_of_sequence, first_row, rows_of_team, static_cast<int>(p.steps));
+  // The chunk of time, and the part of it at which rows run.
+  const int low =
+      static_cast<int>(p.reverse ? p.steps - p.first_step - p.step_count : p.first_step);
+  const int high = low + static_cast<int>(p.step_count);
+  const BlockTimes times(low, min(high, rows.longest()), p.reverse);
+  rows.fetch_resets(times.first, times.count > 0);
+
+  const typename Kernel::Weights weights(
+      p.workspace.weights +
+          int64_t{block * Kernel::kWarps + warp} * kOwnGranules * Kernel::kWeightTiles * 64 + lane,
+      shared_at + warp * Kernel::Weights::kSharedBytesOfWarp + 16 * lane,
+      static_cast<unsigned>(p.steps >> 62));
+
+  typename Kernel::Inputs inputs(shared_at + Kernel::kInputsAt);
+  const typename Kernel::Kept kept(shared_at + Kernel::kKeptAt);
+  const typename Kernel::Scales scales(shared_at + Kernel::kScalesAt);
+  GridSlots<Kernel::kGroupBytes> slots(p.workspace.slots, p.grid, team);
+
+  // Whether an element of a group exists; those that do not exist, in rows and units that do, are
+  // published as zeros.
+  const auto exists = [&](int e, int group) {
+    return sets.has[e] && sets.row[e] + 8 * kTiles * group < rows_of_team;
+  };
+  bool publishes[kElements];
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    publishes[e] =
+        Published::writes(lane) && sets.set(e) < Sets::kSets && first_unit + sets.unit(e) < units;
+  }
+  const auto publish =
+      [&](unsigned char* to, unsigned char* two_before, int group, int e, float h, float scale) {
+        const uint32_t word = Published::word(sets.has[e] ? h : 0.0f, scale, lane);
+        const int offset = sets.tile(e) * kGranules * kGranuleBytes +
+                           Published::offset(first_unit + sets.unit(e), sets.row[e] % 8, lane);
+        if (publishes[e] && sets.row[e] + 8 * kTiles * group < rows_of_team) {
+          publish_word(to + offset, two_before + offset, word);
+        }
+      };
+
+  // z_x, some ticks ahead.
+  const int64_t z_step = p.rows * kGates * p.state_size;
+  const Element* z_x[kElements];  // of the tick that is copied next
+  int times_to_copy = times.count, group_to_copy = 0, time_to_copy = times.first;
+  if (finishes) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      z_x[e] = p.z_x + (times.first - low) * z_step +
+               (first_row + sets.row[e]) * kGates * state_size + sets.column[e];
+#pragma unroll
+      for (int kind = 0; kind < 2; ++kind) {
+        inputs.set(kind, e, z_x[e] - times.first * z_step + kind * state_size, z_step);
+      }
+    }
+  }
+  const int group_step = 8 * kTiles * kGates * state_size;
+  const auto copy_inputs = [&] {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      const bool here = times_to_copy > 0 && exists(e, group_to_copy);
+#pragma unroll
+      for (int gate = 0; gate < kGates; ++gate) {
+        inputs.copy(gate, gate % 2, e, z_x[e] + gate * state_size, time_to_copy, here);
+      }
+      z_x[e] += group_to_copy + 1 < groups ? group_step
+                                           : times.step * z_step - int64_t{groups - 1} * group_step;
+    }
+    inputs.commit();
+    if (++group_to_copy == groups) {
+      group_to_copy = 0;
+      --times_to_copy;
+      time_to_copy += times.step;
+    }
+  };
+
+  // The state before the first step.
+  const auto next_resets_at_start = rows.resets();
+  if (finishes) {
+#pragma unroll 1
+    for (int i = 0; i < Kernel::Inputs::kTicks; ++i) {
+      copy_inputs();
+    }
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+      if constexpr (Kernel::kScaled) {
+#pragma unroll
+        for (int gate = 0; gate < kGates; ++gate) {
+          scales.put(gate,
+                     e,
+                     0,
+                     sets.has[e] ? p.workspace.of_weights[gate * state_size + sets.column[e]] : 0);
+        }
+      }
+#pragma unroll 1
+      for (int group = 0; group < groups; ++group) {
+        const bool here = exists(e, group);
+        const int row_of_team = sets.row[e] + 8 * kTiles * group;
+        const int64_t row = first_row + row_of_team;
+        const bool reset = next_resets_at_start[row_of_team];
+        float h = 0, scale = 1;
+        if (here && !reset && p.h0.data != nullptr) {
+          h = number_of(p.h0.at(0, row, sets.column[e]));
+        }
+        kept.put(Kernel::kKeptH, e, group, h);
+        kept.put(Kernel::kKeptCell, e, group, here && !reset ? p.c0.at(row, sets.column[e]) : 0);
+        if constexpr (Kernel::kScaled) {
+          const float of_h0 = p.h0.data != nullptr && row_of_team < rows_of_team
+                                  ? p.workspace.of_h0[row]
+                                  : 1.0f / kScaleOfH;
+          kept.put(Kernel::kKeptScale, e, group, of_h0);
+          scale = inverse_of_power(of_h0);
+        }
+        if (p.h0.data != nullptr) {
+          publish(slots.before(group), slots.two_before(group), group, e, h, scale);
+        }
+      }
+    }
+  }
+  rows.fetch_resets(times.first + times.step, times.count > 1);
+
+  // The pieces of V that a lane loads.
+  const int first_piece = Kernel::kStaged ? warp : share * kOwnGranules;
+  const auto tile_of = [&](int i) {
+    return Kernel::kStaged ? (warp + Kernel::kWarps * i) / kGranules : i / kOwnGranules;
+  };
+  const auto granule_of = [&](int i) {
+    return Kernel::kStaged ? (warp + Kernel::kWarps * i) % kGranules
+                           : first_piece + i % kOwnGranules;
+  };
+  const int from_lane = first_piece * kGranuleBytes + lane % 4 * 128 + lane / 4 * 16;
+  const auto piece_offset = [&](int i) {
+    return (Kernel::kStaged ? Kernel::kWarps * i
+                            : i / kOwnGranules * kGranules + i % kOwnGranules) *
+           kGranuleBytes;
+  };
+  Polls<Kernel::kPolls> polls;
+  const auto start = [&](const unsigned char* of_group, int group) {
+    const unsigned char* const from = of_group + from_lane;
+    const int rows_left = rows_of_team - 8 * kTiles * group - lane / 4;
+    polls.start(
+        [&](int i) {
+          return rows_left > 8 * tile_of(i) &&
+                 4 * granule_of(i) + lane % 4 < units * Kernel::kRunsOfUnit &&
+                 (!Kernel::kStaged || tile_of(i) < kTiles);
+        },
+        [&](int i) { return from + piece_offset(i); });
+  };
+
+  // With several groups, V of the next tick is asked for before elements are finished, so that it
+  // travels meanwhile. With one, it is not there before.
+  const bool asks_early = groups > 1, has_h0 = p.h0.data != nullptr;
+  if (asks_early && has_h0) {
+    start(slots.before(0), 0);
+  }
+  const bool rows_vary = TeamRows::vary(p.rows_of_sequence);
+  // `ran`: the rows that have run. Then h of a float32 forward has the scale of all steps.
+  TeamRows::Mask running = rows.running(times.first), next_resets = {}, ran = {};
+  int tick = 0, t = times.first;
+  const int64_t step_elements = p.rows * state_size;
+  int64_t first_of_step = (t * p.rows + first_row) * state_size;
+#pragma unroll 1
+  for (int k = 0; k < times.count; ++k) {
+    const bool multiplies = k > 0 || has_h0;
+#pragma unroll 1
+    for (int group = 0; group < groups; ++group, tick ^= 1) {
+      if (multiplies && !asks_early) {
+        start(slots.before(group), group);
+      }
+      // While V is on its way:
+      if (rows_vary && group == 0) {
+        running = rows.running(t);
+        next_resets = rows.resets();
+        rows.fetch_resets(t + 2 * times.step, k + 2 < times.count);
+      }
+      float x[kElements][kGates], old_h[kElements], old_cell[kElements];
+      [[maybe_unused]] float of_h[kElements], scale[kElements];
+      if (finishes) {
+        inputs.wait();
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+            x[e][gate] = inputs.read(gate, gate % 2, e, t);
+          }
+          old_h[e] = kept.get(Kernel::kKeptH, e, group);
+          old_cell[e] = kept.get(Kernel::kKeptCell, e, group);
+          scale[e] = of_h[e] = 1;
+          if constexpr (Kernel::kScaled) {
+            const int row_of_team = sets.row[e] + 8 * kTiles * group;
+            const float of_h0 = kept.get(Kernel::kKeptScale, e, group);
+            of_h[e] = select(ran[row_of_team], 1 / kScaleOfH, of_h0);
+            scale[e] = select(running[row_of_team], kScaleOfH, inverse_of_power(of_h0));
+          }
+        }
+      }
+      GridSums<Kernel::kPlanes> sums[kTiles][Kernel::kWeightTiles];
+      if (multiplies) {
+#ifdef LLTM_GRID_POLLS
+        int* const timed_out = p.timed_out;
+#else
+        int* const timed_out = nullptr;
+#endif
+        const unsigned char* const from = slots.before(group) + from_lane;
+        polls.finish([&](int i) { return from + piece_offset(i); }, timed_out);
+      }
+      const uint32_t stage = shared_at + Kernel::kStageAt + 16 * lane;
+      if constexpr (Kernel::kStaged) {
+        if (multiplies) {
+#pragma unroll
+          for (int i = 0; i < Kernel::kPolls; ++i) {
+            if (tile_of(i) < kTiles) {
+              const uint4& v = polls.of[i];
+              store_shared_4(stage + (warp + Kernel::kWarps * i) * kGranuleBytes,
+                             {v.x, v.y, v.z, v.w});
+            }
+          }
+        }
+        __syncthreads();
+      }
+      if (multiplies) {
+#pragma unroll
+        for (int granule = 0; granule < kOwnGranules; ++granule) {
+          uint4 v[kTiles];
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile) {
+            if constexpr (Kernel::kStaged) {
+              uint32_t words[4];
+              load_shared_4(
+                  words,
+                  stage + (tile * kGranules + share * kOwnGranules + granule) * kGranuleBytes);
+              v[tile] = make_uint4(words[0], words[1], words[2], words[3]);
+            } else {
+              v[tile] = polls.of[tile * kOwnGranules + granule];
+            }
+          }
+#pragma unroll
+          for (int weight_tile = 0; weight_tile < Kernel::kWeightTiles; ++weight_tile) {
+            WeightsOfGranule a;
+            weights.get(granule, weight_tile, a);
+#pragma unroll
+            for (int tile = 0; tile < kTiles; ++tile) {
+              multiply_granule<Kernel::kArithmetic, false>(sums[tile][weight_tile], a, v[tile]);
+            }
+          }
+        }
+      }
+      const uint32_t sums_at = shared_at + Kernel::kSumsAt + lane * Kernel::kLaneOfSum +
+                               (Kernel::kSumBuffers == 1 ? 0 : tick * Kernel::kSumBytes);
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+        for (int weight_tile = 0; weight_tile < Kernel::kWeightTiles; ++weight_tile) {
+#pragma unroll
+          for (int parity = 0; parity < 2; ++parity) {
+            const auto& of = sums[tile][weight_tile];
+            const float first = of.sum(parity, 1 / kLowPlane),
+                        second = of.sum(2 + parity, 1 / kLowPlane);
+            const auto at = [&](int half) {
+              return sums_at +
+                     Kernel::sum_at(tile, share, unit_group, 2 * weight_tile + half, parity);
+            };
+            if constexpr (kGates % 2 == 0) {
+              store_shared_2(at(0), first, second);
+            } else {
+              store_shared(at(0), __float_as_uint(first));
+              store_shared(at(1), __float_as_uint(second));
+            }
+          }
+        }
+      }
+      __syncthreads();
+      if (asks_early) {
+        if (group + 1 == groups) {
+          start(slots.now(0), 0);
+        } else if (multiplies) {
+          start(slots.before(group + 1), group + 1);
+        }
+      }
+      if (finishes) {
+        unsigned char* const to = slots.now(group);
+        unsigned char* const two_before = slots.two_before(group);
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          const int row_of_team = sets.row[e] + 8 * kTiles * group;
+          const bool runs = running[row_of_team], reset = next_resets[row_of_team];
+          float of_share[Kernel::kShares][kGates] = {}, z[kGates];
+          if (sets.set(e) < Sets::kSets) {
+            const int unit = sets.unit(e);
+#pragma unroll
+            for (int i = 0; i < Kernel::kShares; ++i) {
+#pragma unroll
+              for (int gate = 0; gate < kGates; gate += kGates % 2 == 0 ? 2 : 1) {
+                const uint32_t from =
+                    sums_at + Kernel::sum_at(sets.tile(e),
+                                             i,
+                                             unit / Kernel::kOwnUnits,
+                                             unit % Kernel::kOwnUnits * kGates + gate,
+                                             sets.parity());
+                if constexpr (kGates % 2 == 0) {
+                  load_shared_2(of_share[i][gate], of_share[i][gate + 1], from);
+                } else {
+                  of_share[i][gate] = __uint_as_float(load_shared(from));
+                }
+              }
+            }
+          }
+          // Sums by pairs, all gates at once, wait the least for each other.
+#pragma unroll
+          for (int apart = 1; apart < Kernel::kShares; apart *= 2) {
+#pragma unroll
+            for (int i = 0; i + apart < Kernel::kShares; i += 2 * apart) {
+#pragma unroll
+              for (int gate = 0; gate < kGates; ++gate) {
+                of_share[i][gate] += of_share[i + apart][gate];
+              }
+            }
+          }
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+            float s = of_share[0][gate];
+            if constexpr (Kernel::kScaled) {
+              s = s * scales.get(gate, e, 0) * of_h[e];
+            }
+            z[gate] = s + x[e][gate];
+          }
+#pragma unroll
+          for (float& of_gate : z) {
+            asm volatile("" : "+f"(of_gate));
+          }
+          const cell::State<float> state =
+              Cell::template forward<typename Kernel::Math>(z, old_cell[e]);
+          const float h = select(reset, 0, select(runs, state.h, old_h[e]));
+          publish(to, two_before, group, e, h, scale[e]);
+          kept.put(Kernel::kKeptH, e, group, h);
+          kept.put(
+              Kernel::kKeptCell, e, group, select(reset, 0, select(runs, state.cell, old_cell[e])));
+          const bool here = exists(e, group);
+          const int64_t index = first_of_step + (row_of_team * state_size + sets.column[e]);
+          store_number(p.output + index, select(runs, state.h, 0), here);
+          if (p.cells != nullptr) {
+            store_number(p.cells + index, select(runs, state.cell, 0), here);
+          }
+          if (p.gates != nullptr) {
+            Element* const gates = p.gates + (kGates * first_of_step +
+                                              (row_of_team * kGates * state_size + sets.column[e]));
+#pragma unroll
+            for (int gate = 0; gate < kGates; ++gate) {
+              store_number(gates + gate * state_size, select(runs, z[gate], 0), here);
+            }
+          }
+        }
+        copy_inputs();
+      }
+      if constexpr (!Kernel::kStaged && Kernel::kSumBuffers == 1) {
+        __syncthreads();
+      }
+    }
+    if (k % kGridFence == kGridFence - 1) {
+      fence_of_grid();
+    }
+    slots.advance();
+    ran = running;
+    t += times.step;
+    first_of_step += times.step * step_elements;
+  }
+
+  if (finishes) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+#pragma unroll 1
+      for (int group = 0; group < groups; ++group) {
+        const bool here = exists(e, group);
+        const int64_t row = first_row + sets.row[e] + 8 * kTiles * group;
+        const int64_t index = row * state_size + sets.column[e];
+        if (here) {
+          p.h_n[index] = rounded<Element>(kept.get(Kernel::kKeptH, e, group));
+          p.c_n.store(index, kept.get(Kernel::kKeptCell, e, group), rounded<Element>);
+        }
+#pragma unroll 1
+        for (int time = max(low, rows.longest()); time < high; ++time) {
+          const int64_t at = time * step_elements + index;
+          store_number(p.output + at, 0.0f, here);
+          store_number(p.cells + at, 0.0f, here && p.cells != nullptr);
+          const int64_t gates_at = (time * p.rows + row) * kGates * state_size + sets.column[e];
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
+            store_number(p.gates + gates_at + gate * state_size, 0.0f, here && p.gates != nullptr);
+          }
+        }
+      }
+    }
+  }
+}
+
+template <typename Cell, Arithmetic kArithmetic>
+cudaError_t launch_recurrence_grid(
+    const OfGrid<RecurrenceForward<TensorElement<kArithmetic>>>& problem,
+    const GridTile& tile,
+    bool has_weights,
+    cudaStream_t stream) {
+  if (const cudaError_t error = prepare_grid<kArithmetic, false>(
+          problem, tile, Cell::kGates, problem.h0, has_weights, stream);
+      error != cudaSuccess) {
+    return error;
+  }
+  return dispatch<grid_tiles<kArithmetic, false>()>(tile, [&](auto instance) {
+    using Kernel = GridForward<Cell, kArithmetic, instance>;
+    return launch_grid<&recurrence_forward_grid_kernel<Kernel>,
+                       Kernel::kThreads,
+                       Kernel::kMostBytes>(
+        problem, problem.grid, Kernel::shared_bytes(problem.grid.groups), stream);
+  });
+}
+
+}  // namespace lltm::cuda

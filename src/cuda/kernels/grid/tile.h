@@ -1,0 +1,147 @@
+#pragma once
+
+#include "../../problem.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <optional>
+
+namespace lltm::cuda {
+
+/// What a kernel of the recurrence across the grid is compiled for.
+struct GridTile {
+  int state_size;       // the largest that it takes
+  int units;            // of 8 columns of the state: those of a block
+  int warps;            // of a block
+  int unit_groups = 1;  // groups of warps have units of their own; the warps of one share K
+  int row_tiles = 1;    // of 8 rows, which are multiplied together
+  // Granules of K, of those that a warp has, whose weights lie in shared memory instead of
+  // registers.
+  int shared_granules = 0;
+
+  bool operator==(const GridTile&) const = default;
+  constexpr int threads() const { return 32 * warps; }
+  constexpr int shares() const { return warps / unit_groups; }  // of K
+  constexpr int rows() const { return 8 * row_tiles; }
+};
+
+/// The most rows of a team.
+constexpr int kGridRows = 64;
+
+/// Slots of V, each for a step, and after how many steps threads have a fence (exchange.cuh).
+constexpr int kGridSlots = 16, kGridFence = 7;
+static_assert(kGridSlots > 2 * kGridFence);
+
+/// A granule of V or K: what a warp loads at once, 16 bytes a lane. For the forward these are 32
+/// columns of h in 16 bits, or 16 in two planes of 16 bits each.
+constexpr int kGranuleBytes = 512;
+constexpr int granule_columns(Arithmetic arithmetic) {
+  return arithmetic == Arithmetic::kFloat32 ? 16 : 32;
+}
+/// A granule has four runs of 16 bytes a row. For the backward, each is some columns of one gate.
+constexpr int columns_of_run(Arithmetic arithmetic) {
+  return is_float(arithmetic) ? 4 : 8;
+}
+
+/// The granules of all of V for a state of `size`.
+constexpr int forward_granules(Arithmetic arithmetic, int64_t size) {
+  return static_cast<int>(ceil_div(size, granule_columns(arithmetic)));
+}
+constexpr int backward_granules(Arithmetic arithmetic, int gates, int64_t size) {
+  return static_cast<int>(ceil_div(gates * ceil_div(size, 8) * 8 / columns_of_run(arithmetic), 4));
+}
+
+/// How rows and columns are divided: a team of `blocks` blocks has all columns of the state and
+/// takes `groups` groups of a tile's rows through all steps, one after the other. Teams never meet.
+struct GridTeams {
+  int teams, blocks, groups;
+
+  bool operator==(const GridTeams&) const = default;
+};
+
+/// The teams for a problem if all their blocks can be resident at once: blocks wait for each other.
+constexpr std::optional<GridTeams> grid_teams(const GridTile& tile,
+                                              int64_t state_size,
+                                              int64_t rows,
+                                              int resident_blocks) {
+  if (state_size > tile.state_size) {
+    return std::nullopt;
+  }
+  const int64_t blocks = ceil_div(ceil_div(state_size, 8), tile.units);
+  const int64_t most = resident_blocks / blocks, groups_of_rows = ceil_div(rows, tile.rows());
+  const int64_t groups = most == 0 ? 0 : ceil_div(groups_of_rows, most);
+  if (groups == 0 || groups * tile.rows() > kGridRows) {
+    return std::nullopt;
+  }
+  return GridTeams{static_cast<int>(ceil_div(groups_of_rows, groups)),
+                   static_cast<int>(blocks),
+                   static_cast<int>(groups)};
+}
+
+// The tiles of the forward. Weights take half of a multiprocessor's registers: 16 words a thread
+// and granule for a unit of an LSTM.
+inline constexpr auto kGridForwardTiles = std::to_array<GridTile>({
+    {.state_size = 128, .units = 2, .warps = 4},
+    {.state_size = 256, .units = 2, .warps = 8},
+    {.state_size = 256, .units = 4, .warps = 8, .unit_groups = 4},
+    {.state_size = 384, .units = 2, .warps = 6},
+    {.state_size = 384, .units = 4, .warps = 8, .unit_groups = 4},
+    {.state_size = 384, .units = 4, .warps = 8, .unit_groups = 4, .row_tiles = 2},
+    {.state_size = 512, .units = 2, .warps = 8},
+    {.state_size = 512, .units = 4, .warps = 8, .unit_groups = 4},
+    {.state_size = 768, .units = 2, .warps = 8},
+    {.state_size = 768, .units = 3, .warps = 8},
+    {.state_size = 1024, .units = 2, .warps = 8},
+    {.state_size = 1024, .units = 3, .warps = 8, .shared_granules = 1},
+});
+/// Those in float32, whose granules have half as many columns.
+inline constexpr auto kGridForwardFloat32Tiles = std::to_array<GridTile>({
+    {.state_size = 128, .units = 2, .warps = 8},
+    {.state_size = 256, .units = 2, .warps = 8},
+    {.state_size = 256, .units = 4, .warps = 8, .unit_groups = 4},
+    {.state_size = 384, .units = 2, .warps = 8},
+    {.state_size = 384, .units = 3, .warps = 8},
+    {.state_size = 512, .units = 2, .warps = 8},
+    {.state_size = 512, .units = 3, .warps = 8, .shared_granules = 1},
+    {.state_size = 768, .units = 1, .warps = 8},
+    {.state_size = 768, .units = 2, .warps = 8, .shared_granules = 2},
+    {.state_size = 1024, .units = 1, .warps = 8},
+    {.state_size = 1024, .units = 2, .warps = 8, .shared_granules = 4},
+});
+
+// The tiles of the backward, whose K is all gates.
+inline constexpr auto kGridBackwardTiles = std::to_array<GridTile>({
+    {.state_size = 128, .units = 2, .warps = 8},
+    {.state_size = 256, .units = 2, .warps = 8},
+    {.state_size = 256, .units = 4, .warps = 8},
+    {.state_size = 384, .units = 2, .warps = 8},
+    {.state_size = 384, .units = 4, .warps = 8},
+    {.state_size = 512, .units = 2, .warps = 8},
+    {.state_size = 512, .units = 4, .warps = 8},
+    {.state_size = 768, .units = 2, .warps = 8},
+    {.state_size = 1024, .units = 2, .warps = 8},
+});
+/// Those of float32 tensors.
+inline constexpr auto kGridBackwardFloat32Tiles = std::to_array<GridTile>({
+    {.state_size = 128, .units = 2, .warps = 8},
+    {.state_size = 256, .units = 2, .warps = 8},
+    {.state_size = 256, .units = 4, .warps = 8},
+    {.state_size = 384, .units = 2, .warps = 8},
+    {.state_size = 512, .units = 2, .warps = 8},
+});
+
+template <Arithmetic kArithmetic, bool kBackward>
+constexpr const auto& grid_tiles() {
+  if constexpr (kBackward && is_float(kArithmetic)) {
+    return kGridBackwardFloat32Tiles;
+  } else if constexpr (kBackward) {
+    return kGridBackwardTiles;
+  } else if constexpr (kArithmetic == Arithmetic::kFloat32) {
+    return kGridForwardFloat32Tiles;
+  } else {
+    return kGridForwardTiles;
+  }
+}
+
+}  // namespace lltm::cuda
