@@ -6,8 +6,10 @@
 #include "../cell/with_cell.h"
 #include "../dispatch/optional_tensor.h"
 #include "input_product.h"
+#include "kernels/grid/grid.h"
 #include "kernels/recurrence/recurrence.h"
 #include "plan/plan.h"
+#include "runtime/last_error.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"
 #include "sequence.h"
@@ -63,6 +65,51 @@ cudaError_t launch(const Problem<scalar_t>& problem,
       return launch_recurrence_mma<Cell>(problem, candidate.tile, stream);
     }
   });
+}
+
+/// A workspace for the launches across the grid of a call.
+Tensor grid_workspace_of(const GridPlan& plan,
+                         CellType cell,
+                         Arithmetic arithmetic,
+                         bool backward,
+                         int64_t rows,
+                         const Device& device) {
+  const GridWorkspaceSizes sizes =
+      grid_workspace(plan.tile, plan.teams, gates_of(cell), arithmetic, backward, rows);
+  return device.empty({sizes.bytes}, at::kByte);
+}
+
+/// Launches a kernel across the grid, with the arithmetic of the problem's elements.
+template <typename scalar_t, typename Problem, typename... Rest>
+cudaError_t launch_across_grid(const Problem& problem,
+                               const GridPlan& plan,
+                               CellType cell,
+                               Arithmetic arithmetic,
+                               const Tensor& workspace,
+                               const Rest&... rest) {
+  constexpr bool kBackward = requires { problem.d_gates; };
+  OfGrid<Problem> of{problem, plan.teams, {}};
+  of.workspace = parts_of(
+      workspace.mutable_data_ptr(),
+      grid_workspace(plan.tile, plan.teams, gates_of(cell), arithmetic, kBackward, problem.rows));
+  return with_cell(cell, [&]<typename Cell>() {
+    return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
+      if constexpr (std::is_same_v<TensorElement<kArithmetic>, scalar_t>) {
+        return launch_recurrence_grid<Cell, kArithmetic>(of, plan.tile, rest...);
+      } else {
+        return cudaErrorInvalidValue;
+      }
+    });
+  });
+}
+
+/// Whether a launch found no room for all of its blocks at once, which leaves no trace.
+bool has_no_room(cudaError_t error) {
+  if (error == cudaErrorCooperativeLaunchTooLarge) {
+    clear_last_error();
+    return true;
+  }
+  return false;
 }
 
 /// What the launches of a forward have in common, without the input or z_x.
@@ -165,13 +212,14 @@ int64_t steps_of_z_x(const SequenceOutputs& outputs,
   return std::min(most, kInputProductBytes / (sizes.batch * columns * input.element_size()));
 }
 
-void run_recurrence(const RecurrenceCandidate& candidate,
+bool run_recurrence(const SequencePlan& plan,
                     Arithmetic arithmetic,
                     const SequenceOutputs& outputs,
                     const RecurrentArguments& arguments,
                     const SequenceSizes<int64_t>& sizes,
                     const Device& device,
                     bool reverse) {
+  const RecurrenceCandidate& candidate = *plan.recurrence;
   const Tensor& input = arguments.input;
   const StepOrder order{.steps = sizes.steps, .reverse = reverse};
   const int64_t steps = sizes.steps, batch = sizes.batch;
@@ -185,8 +233,14 @@ void run_recurrence(const RecurrenceCandidate& candidate,
                                   ? outputs.c_n
                                   : device.empty({batch, sizes.state_size}, at::kFloat);
   const DeviceFacts& facts = device.facts();
-  const int group_rows = rows_of_group(candidate.tile, batch, facts);
+  const int group_rows =
+      plan.grid ? plan.grid->rows_of_team() : rows_of_group(candidate.tile, batch, facts);
   const int64_t groups = ceil_div(batch, group_rows);
+  const Tensor grid_workspace =
+      plan.grid
+          ? grid_workspace_of(*plan.grid, arguments.cell.type, arithmetic, false, batch, device)
+          : Tensor();
+  bool ran = true;
   with_scalar(input.scalar_type(), [&]<typename scalar_t>() {
     RecurrenceForward<scalar_t> problem =
         all_steps<scalar_t>(outputs, arguments, order, group_rows);
@@ -212,24 +266,43 @@ void run_recurrence(const RecurrenceCandidate& candidate,
       problem.first_step = first;
       problem.step_count = count;
       problem.c_n = cells_out<scalar_t>(first + count == steps ? outputs.c_n : carried_cell);
-      check_launch(launch(problem, arguments.cell.type, candidate, device.stream()));
+      if (!plan.grid) {
+        check_launch(launch(problem, arguments.cell.type, candidate, device.stream()));
+        continue;
+      }
+      const cudaError_t error = launch_across_grid<scalar_t>(problem,
+                                                             *plan.grid,
+                                                             arguments.cell.type,
+                                                             arithmetic,
+                                                             grid_workspace,
+                                                             /*has_weights=*/first > 0,
+                                                             device.stream());
+      if (has_no_room(error)) {  // then the first launch has none
+        ran = false;
+        return;
+      }
+      check_launch(error);
     }
   });
+  return ran;
 }
 
-Tensor run_recurrence_backward(const RecurrenceCandidate& candidate,
-                               const Tensor& d_gates,
-                               const RecurrentGradients& gradients,
-                               const RecurrentBackwardArguments& arguments,
-                               const Device& device,
-                               bool reverse) {
+std::optional<Tensor> run_recurrence_backward(const SequencePlan& plan,
+                                              Arithmetic arithmetic,
+                                              const Tensor& d_gates,
+                                              const RecurrentGradients& gradients,
+                                              const RecurrentBackwardArguments& arguments,
+                                              const Device& device,
+                                              bool reverse) {
   const Tensor gates = arguments.gates.contiguous(), cells = arguments.cells.contiguous();
   const int64_t batch = cells.size(1);
-  const int group_rows = rows_of_group(candidate.tile, batch, device.facts());
+  const int group_rows = plan.grid ? plan.grid->rows_of_team()
+                                   : rows_of_group(plan.recurrence->tile, batch, device.facts());
   const Tensor bias_parts =
       gradients.bias.defined()
           ? device.empty({ceil_div(batch, group_rows), d_gates.size(1)}, at::kFloat)
           : Tensor();
+  bool ran = true;
   with_scalar(d_gates.scalar_type(), [&]<typename scalar_t>() {
     const RecurrenceBackward<scalar_t> problem{
         .steps = cells.size(0),
@@ -252,9 +325,24 @@ Tensor run_recurrence_backward(const RecurrenceCandidate& candidate,
         .d_h0 = mutable_data_or_null<scalar_t>(gradients.h0),
         .d_c0 = cells_out<scalar_t>(gradients.c0),
     };
-    check_launch(launch(problem, arguments.sequence.cell.type, candidate, device.stream()));
+    const CellType cell = arguments.sequence.cell.type;
+    if (!plan.grid) {
+      check_launch(launch(problem, cell, *plan.recurrence, device.stream()));
+      return;
+    }
+    const cudaError_t error = launch_across_grid<scalar_t>(
+        problem,
+        *plan.grid,
+        cell,
+        arithmetic,
+        grid_workspace_of(*plan.grid, cell, arithmetic, true, batch, device),
+        device.stream());
+    ran = !has_no_room(error);
+    if (ran) {
+      check_launch(error);
+    }
   });
-  return bias_parts;
+  return ran ? std::optional(bias_parts) : std::nullopt;
 }
 
 }  // namespace lltm::cuda

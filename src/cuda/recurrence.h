@@ -3,12 +3,13 @@
 
 #include "../operators/outputs.h"
 #include "../operators/recurrent.h"
-#include "plan/recurrence.h"
+#include "plan/sequence.h"
 #include "runtime/device.h"
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace lltm::cuda {
 
@@ -24,23 +25,25 @@ bool is_in_pairs(const SequenceSizes<int64_t>& sizes);
 bool is_in_pairs(const RecurrentBackwardArguments& arguments, const SequenceSizes<int64_t>& sizes);
 bool input_is_in_pairs(const at::Tensor& input);
 
-/// The forward, for at least one step.
-void run_recurrence(const RecurrenceCandidate& candidate,
-                    Arithmetic arithmetic,
-                    const SequenceOutputs& outputs,
-                    const RecurrentArguments& arguments,
-                    const SequenceSizes<int64_t>& sizes,
-                    const Device& device,
-                    bool reverse);
+/// The forward, for at least one step. Returns whether it ran: a kernel across the grid does not if
+/// its blocks cannot all be resident, as in a context that has a part of the GPU.
+[[nodiscard]] bool run_recurrence(const SequencePlan& plan,
+                                  Arithmetic arithmetic,
+                                  const SequenceOutputs& outputs,
+                                  const RecurrentArguments& arguments,
+                                  const SequenceSizes<int64_t>& sizes,
+                                  const Device& device,
+                                  bool reverse);
 
 /// Computes d_gates of all steps, a (steps * batch, gates) matrix whose rows may be padded, and
 /// those of d_h0 and d_c0 that are wanted. Returns d_bias in parts, a float32 matrix whose rows are
-/// to be added in order, if it is wanted, otherwise an undefined tensor.
-at::Tensor run_recurrence_backward(const RecurrenceCandidate& candidate,
-                                   const at::Tensor& d_gates,
-                                   const RecurrentGradients& gradients,
-                                   const RecurrentBackwardArguments& arguments,
-                                   const Device& device,
-                                   bool reverse);
+/// to be added in order, if it is wanted, otherwise an undefined tensor; nothing if it did not run.
+std::optional<at::Tensor> run_recurrence_backward(const SequencePlan& plan,
+                                                  Arithmetic arithmetic,
+                                                  const at::Tensor& d_gates,
+                                                  const RecurrentGradients& gradients,
+                                                  const RecurrentBackwardArguments& arguments,
+                                                  const Device& device,
+                                                  bool reverse);
 
 }  // namespace lltm::cuda

@@ -101,7 +101,8 @@ std::string describe(const SequencePlan& plan,
                      const SequenceSizes<int64_t>& sizes,
                      const DeviceFacts& facts) {
   if (const RecurrenceCandidate* const of = plan.recurrence) {
-    const int rows = rows_of_group(of->tile, sizes.batch, facts);
+    const int rows =
+        plan.grid ? plan.grid->rows_of_team() : rows_of_group(of->tile, sizes.batch, facts);
     return describe(of->name, of->tile.cluster, rows, of->tile.x_inside);
   }
   if (plan.steps.by_library()) {
@@ -131,9 +132,11 @@ void run(const SequencePlan& plan,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
-  if (plan.recurrence != nullptr) {
-    run_recurrence(*plan.recurrence, *arithmetic, outputs, arguments, sizes, device, reverse);
-  } else if (plan.steps.by_library()) {
+  if (plan.recurrence != nullptr &&
+      run_recurrence(plan, *arithmetic, outputs, arguments, sizes, device, reverse)) {
+    return;
+  }
+  if (plan.steps.by_library()) {
     library_sequence_out(outputs, arguments, sizes, arithmetic, device, reverse);
   } else {
     run_steps(plan.steps, outputs, arguments, device, reverse);

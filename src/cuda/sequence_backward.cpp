@@ -17,6 +17,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace lltm::cuda {
 namespace {
@@ -47,25 +48,27 @@ void run(const RecurrentGradients& gradients,
   const DeviceFacts& facts = device.facts();
   const SequenceShape shape = shape_of(arguments, sizes);
   const SequencePlan plan = plan_sequence(facts, shape);
-  Tensor bias_parts;  // of a recurrence
+  std::optional<Tensor> bias_parts;  // of a recurrence
   if (plan.recurrence != nullptr) {
-    bias_parts =
-        run_recurrence_backward(*plan.recurrence, d_gates, gradients, arguments, device, reverse);
-  } else {
+    bias_parts = run_recurrence_backward(
+        plan, *shape.arithmetic, d_gates, gradients, arguments, device, reverse);
+  }
+  const bool of_recurrence = bias_parts.has_value();
+  if (!of_recurrence) {
     run_steps_backward(
         plan.gradients, shape.arithmetic, d_gates, gradients, arguments, device, reverse);
   }
   if (gradients.gates.defined()) {
     gradients.gates.view({rows, sizes.gates}).copy_(d_gates);
   }
-  if (plan.recurrence != nullptr &&
+  if (of_recurrence &&
       are_small_gradient_products(rows, sizes.input_features, sizes.state_size, sizes.gates)) {
     compute_small_gradient_products(
-        d_gates, bias_parts, gradients, arguments, device, facts, reverse);
+        d_gates, *bias_parts, gradients, arguments, device, facts, reverse);
     return;
   }
-  if (bias_parts.defined()) {
-    add_bias_parts(gradients.bias, bias_parts, device);
+  if (of_recurrence && bias_parts->defined()) {
+    add_bias_parts(gradients.bias, *bias_parts, device);
   } else if (gradients.bias.defined()) {
     sum_rows(gradients.bias, d_gates);
   }

@@ -1,5 +1,6 @@
 """The kernels that run all steps of a sequence on a GPU, each forced by its name."""
 
+import contextlib
 import ctypes
 import functools
 import re
@@ -49,7 +50,10 @@ def kernels() -> list:
     found = []
     for name in library.lltm_cuda_paths().decode().split():
         if name.startswith("recurrence_"):
-            of_lstm, product, state = re.match(r"recurrence_(lstm_)?(fma|mma)_(\d+)x", name).groups()
+            match = re.match(r"recurrence_(lstm_)?(fma|mma)_(\d+)x", name)
+            if match is None:  # those across the grid have a test of their own
+                continue
+            of_lstm, product, state = match.groups()
             for dtype in DTYPES[product]:
                 kernel = Kernel(name, Lstm if of_lstm else Sequence, dtype, int(state))
                 found.append(pytest.param(kernel, id=f"{name.removeprefix('recurrence_')}-{str(dtype)[6:]}"))
@@ -58,10 +62,10 @@ def kernels() -> list:
 
 KERNELS = kernels()
 IN_CLUSTERS = [param for param in KERNELS if "cluster" in param.values[0].name]
-# Every cell and dtype that has kernels, each of blocks by themselves and of clusters.
+# Every cell and dtype that has kernels, each of blocks by themselves, of clusters and across the grid.
 RECURRENT = [
     pytest.param((path, cell, dtype), id=f"{path}-{cell.__name__}-{str(dtype)[6:]}")
-    for path in ("block", "cluster")
+    for path in ("block", "cluster", "grid")
     for cell, dtype in dict.fromkeys((param.values[0].cell, param.values[0].dtype) for param in KERNELS)
 ]
 of_lltm = pytest.mark.parametrize("recurrent", [p for p in RECURRENT if p.values[0][1] is Sequence], indirect=True)
@@ -117,6 +121,45 @@ def test_every_kernel(kernel, steps, rows, missing, rows_of_their_own, reverse):
     if missing == 0 and not kernel.name.endswith("_x"):  # others need pairs of elements
         assert f"kernel={kernel.name} " in plan_of(arguments)
     check(arguments)
+
+
+@contextlib.contextmanager
+def skipped_without_room():
+    """Skips the rest of a test if the GPU has no room for the blocks of a recurrence across the grid."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "has no tile of which all blocks are resident" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+# Of tiles of the recurrence across the grid the largest state, and rows that make teams take one group or several.
+# More steps than V has slots.
+@pytest.mark.parametrize(
+    ("rows_of_their_own", "reverse"), [(False, False), (True, False), (True, True)], ids=["plain", "rows", "reverse"]
+)
+@pytest.mark.parametrize("state_size", [1, 9, 128, 251, 256, 384, 512, 765, 768, 1024])
+@pytest.mark.parametrize(("steps", "rows"), [(1, 1), (3, 8), (37, 5), (20, 21)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cell", [Sequence, Lstm])
+def test_grid(cell, dtype, steps, rows, state_size, rows_of_their_own, reverse, monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
+    sizes = Sizes(steps, rows, 6, state_size)
+    arguments = make(
+        sizes, dtype, "cuda", cell=cell, lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse
+    )
+    gradients = make_gradients(arguments)
+    with skipped_without_room():
+        plan = plan_of(arguments)
+        results = call(arguments, keep=True)
+    assert f"kernel={'recurrence_lstm_grid' if cell is Lstm else 'recurrence_grid'} " in plan
+    assert_results_close(results, arguments, keep=True)
+    assert_identical(call(arguments)[:3], results[:3])
+    with skipped_without_room():
+        found = call_backward(gradients, arguments)
+    assert_gradients_close(found, gradients, arguments)
+    assert_identical(call_backward(gradients, arguments), found)
 
 
 @pytest.mark.parametrize("missing", [0, 1, 66])

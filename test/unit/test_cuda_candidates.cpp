@@ -32,7 +32,7 @@ std::vector<std::string> paths() {
 TEST(Selection, TakesWhatIsListed) {
   const std::vector<std::string> all = paths();
   EXPECT_EQ(all.size(),
-            8 + candidates<ForwardShape>().size() + candidates<BackwardShape>().size() +
+            9 + candidates<ForwardShape>().size() + candidates<BackwardShape>().size() +
                 candidates<SequenceGradientShape>().size() + candidates<RecurrenceShape>().size());
   for (const std::string& path : all) {
     const auto selection = parse_selection(path);
@@ -45,6 +45,7 @@ TEST(Selection, TakesWhatIsListed) {
   EXPECT_EQ(parse_selection("few_rows"), Selection{.group = Group::kFewRows});
   EXPECT_EQ(parse_selection("block"), Selection{.group = Group::kBlock});
   EXPECT_EQ(parse_selection("cluster"), Selection{.group = Group::kCluster});
+  EXPECT_EQ(parse_selection("grid"), Selection{.group = Group::kGrid});
 }
 
 TEST(Selection, TakesRanksFromOneToEight) {

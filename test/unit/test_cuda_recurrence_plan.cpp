@@ -1,5 +1,6 @@
 // Which kernel runs all steps of a sequence on CUDA: plain host code, tested without a GPU.
 #include "cuda/plan/candidates.h"
+#include "cuda/plan/grid.h"
 #include "cuda/plan/input_product.h"
 #include "cuda/plan/recurrence.h"
 #include "device_facts.h"
@@ -54,7 +55,7 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
     const double time_of_steps = 2.0 * static_cast<double>(shape.steps);
     const RecurrenceCandidate* const chosen = choose_recurrence(shape, kH200, {}, time_of_steps);
     for (const RecurrenceCandidate& other : candidates<RecurrenceShape>()) {
-      if (!supports(other, shape, kH200)) {
+      if (!is_exact(other, shape) || !supports(other, shape, kH200)) {
         continue;
       }
       const double time = estimate(other, shape, kH200).us;
@@ -72,6 +73,9 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
 
 TEST(RecurrencePlan, TakesLongerForMore) {
   for (const RecurrenceCandidate& candidate : candidates<RecurrenceShape>()) {
+    if (candidate.group == Group::kGrid) {
+      continue;  // takes few rows of its largest state
+    }
     for (const bool backward : {false, true}) {
       if (backward && candidate.tile.x_inside) {
         continue;  // only a forward
@@ -93,6 +97,58 @@ TEST(RecurrencePlan, TakesLongerForMore) {
       EXPECT_LT(time(100, 1000), time(100, 100'000)) << candidate.name;
     }
   }
+}
+
+// Blocks of a team wait for each other.
+TEST(GridPlan, HasRoomForAllBlocksAtOnce) {
+  std::mt19937_64 random(1);
+  int found = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    DeviceFacts device = i % 2 == 0 ? kH200 : kA100;
+    if (i / 2 % 3 > 0) {  // an L4, a slice of a GPU
+      device.multiprocessors = i / 2 % 3 == 1 ? 58 : 16;
+      device.shared_bytes_a_block = 99 * 1024;
+    }
+    const CellType cell = i / 8 % 2 == 0 ? CellType::kLltm : CellType::kLstm;
+    const Arithmetic arithmetic = test::kArithmetics[i / 16 % 4];
+    const int64_t rows = test::log_uniform(random, 1, 3000);
+    const int64_t state_size = test::log_uniform(random, 1, 1200);
+    const bool backward = i / 64 % 2 == 1;
+    const auto plan = plan_grid(cell, arithmetic, state_size, rows, backward, device);
+    if (!plan) {
+      continue;
+    }
+    ++found;
+    const GridTeams& teams = plan->teams;
+    ASSERT_LE(teams.teams * teams.blocks, device.multiprocessors);
+    ASSERT_LE(grid_shared_bytes(plan->tile,
+                                gates_of(cell),
+                                arithmetic,
+                                backward,
+                                cell == CellType::kLstm,
+                                teams.groups),
+              device.shared_bytes_a_block);
+    ASSERT_LE(plan->rows_of_team(), kGridRows);
+    ASSERT_GE(int64_t{teams.teams} * plan->rows_of_team(), rows);
+    ASSERT_LT(int64_t{teams.teams - 1} * plan->rows_of_team(), rows);  // no team is without rows
+    ASSERT_GE(8 * teams.blocks * plan->tile.units, state_size);
+    ASSERT_GT(plan->us, 0);
+  }
+  EXPECT_GT(found, 5000);
+}
+
+TEST(GridPlan, IsTakenIfSelected) {
+  const Selection grid{.group = Group::kGrid};
+  const auto shape = shape_of(100, 32, 512, false, Arithmetic::kFloat32, CellType::kLstm);
+  const RecurrenceCandidate* const chosen = choose_recurrence(shape, kA100, grid, kNever);
+  ASSERT_NE(chosen, nullptr);
+  EXPECT_EQ(chosen->name, "recurrence_lstm_grid");
+  EXPECT_EQ(why_no_recurrence(shape, kA100, Group::kGrid), "");
+  EXPECT_EQ(why_no_recurrence(shape_of(100, 100, 1024), kA100, Group::kGrid),
+            "has no tile of which all blocks are resident on this GPU for 100 rows of a state_size "
+            "of 1024");
+  EXPECT_EQ(why_no_recurrence(shape_of(100, 100, 1025), kA100, Group::kGrid),
+            "takes a state_size of at most 1024, got 1025");
 }
 
 TEST(RecurrencePlan, ChunksCostLaunches) {

@@ -26,6 +26,7 @@ constexpr struct {
                {"library", Group::kLibrary},
                {"block", Group::kBlock},
                {"cluster", Group::kCluster},
+               {"grid", Group::kGrid},
                {"steps", Group::kSteps}};
 
 const std::vector<std::string_view>& candidate_names() {

@@ -17,12 +17,12 @@
 namespace lltm::cuda {
 
 /// A group of candidates, which LLTM_CUDA_PATH can select by its name. The last ones are ways to
-/// run a sequence: all steps in one launch, by blocks by themselves or by clusters of blocks, or
-/// one step after the other, by a candidate of the others.
-enum class Group { kFewRows, kHopper, kTiles, kLibrary, kBlock, kCluster, kSteps };
+/// run a sequence: all steps in one launch, by blocks by themselves, by clusters of blocks or by
+/// teams across the grid, or one step after the other, by a candidate of the others.
+enum class Group { kFewRows, kHopper, kTiles, kLibrary, kBlock, kCluster, kGrid, kSteps };
 
 constexpr bool runs_all_steps(Group group) {
-  return group == Group::kBlock || group == Group::kCluster;
+  return group == Group::kBlock || group == Group::kCluster || group == Group::kGrid;
 }
 
 /// What LLTM_CUDA_PATH selects: a group, or a candidate by its name, and how many blocks share the

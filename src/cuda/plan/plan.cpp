@@ -53,7 +53,9 @@ SequencePlan plan_sequence(const DeviceFacts& device, const SequenceShape& shape
                 shape.cell == CellType::kLltm ? "lltm::sequence" : "lltm::lstm",
                 shape.backward ? "_backward" : "",
                 ": LLTM_CUDA_PATH=",
-                selected.group == Group::kCluster ? "cluster " : "block ",
+                selected.group == Group::kCluster ? "cluster "
+                : selected.group == Group::kGrid  ? "grid "
+                                                  : "block ",
                 why);
   }
   return plan;

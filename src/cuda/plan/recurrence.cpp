@@ -1,5 +1,6 @@
 #include "recurrence.h"
 
+#include "grid.h"
 #include "input_product.h"
 #include "times.h"
 
@@ -33,7 +34,13 @@ int resident_clusters(int size, const DeviceFacts& device) {
 
 /// Whether a candidate is a kernel for a cell of as many gates and its arithmetic.
 bool is_for(const RecurrenceCandidate& of, const RecurrenceShape& shape) {
-  return of.gates == gates_of(shape.cell) && of.float32 == is_float(*shape.arithmetic);
+  return of.gates == gates_of(shape.cell) &&
+         (of.group == Group::kGrid || of.float32 == is_float(*shape.arithmetic));
+}
+
+std::optional<GridPlan> plan_grid(const RecurrenceShape& shape, const DeviceFacts& device) {
+  return plan_grid(
+      shape.cell, *shape.arithmetic, shape.state_size, shape.batch, shape.backward, device);
 }
 
 /// Whether a candidate multiplies the input itself, and needs no z_x.
@@ -57,6 +64,9 @@ bool supports_sequence(const RecurrenceCandidate& of,
       shape.state_size > of.tile.state_size || shape.steps == 0 || shape.steps >= kMostSteps ||
       shape.batch >= kMostSteps) {
     return false;
+  }
+  if (of.group == Group::kGrid) {
+    return shape.launches > 0 && plan_grid(shape, device).has_value();
   }
   if (of.group == Group::kCluster) {
     return shape.launches > 0 && device.shared_bytes_a_block >= kClusterBytes &&
@@ -104,6 +114,42 @@ Estimate time_of_sequence(const RecurrenceCandidate& of,
                              static_cast<double>(shape.steps),
                              time_of_step,
                              launches * prologue)};
+}
+
+/// Of the kernels across the grid, whose tile is chosen for the problem.
+Estimate time_across_grid(const RecurrenceCandidate&,
+                          const RecurrenceShape& shape,
+                          const DeviceFacts& device,
+                          int) {
+  constexpr double kGridPrologue = 8;  // with the launch that prepares the weights
+  const auto launches = static_cast<double>(shape.launches);
+  double input = 0;
+  if (!shape.backward) {
+    input = launches * plan_input_product({.arithmetic = *shape.arithmetic,
+                                           .rows = ceil_div(shape.steps * shape.batch,
+                                                            std::max<int64_t>(shape.launches, 1)),
+                                           .input_features = shape.input_features,
+                                           .state_size = shape.state_size,
+                                           .columns = shape.gates()},
+                                          device)
+                           .us;
+  }
+  return {input + static_cast<double>(shape.steps) * plan_grid(shape, device)->us +
+          launches * kGridPrologue};
+}
+
+/// Of a cell of some gates.
+constexpr RecurrenceCandidate across_grid(std::string_view name, int gates) {
+  RecurrenceCandidate of{
+      .name = name,
+      .group = Group::kGrid,
+      .supports = supports_sequence,
+      .estimate = time_across_grid,
+      // Until it has run on more GPUs it has to be selected.
+      .is_exact = [](const RecurrenceCandidate&, const RecurrenceShape&) { return false; }};
+  of.gates = gates;
+  of.tile.state_size = kGridForwardTiles.back().state_size;
+  return of;
 }
 
 /// A row of the table. The name, recurrence_[lstm_]PRODUCT_STATExROWS[_x|_clusterBLOCKS], says what
@@ -214,6 +260,8 @@ constexpr RecurrenceCandidate kCandidates[] = {
     row("recurrence_lstm_mma_384x24_cluster8", {1.25, 0.125}, {2.0, 0.245}),
     row("recurrence_lstm_mma_384x24_cluster12", {0.72, 0.065}, {1.35, 0.115}),
     row("recurrence_lstm_mma_512x16_cluster16", {0.95, 0.05}, {1.35, 0.135}),
+    across_grid("recurrence_grid", 3),
+    across_grid("recurrence_lstm_grid", 4),
 };
 
 /// Whether the candidates by one product for cells of some gates are the tiles that it is compiled
@@ -222,7 +270,7 @@ template <size_t kCount>
 constexpr bool are_all(const std::array<RecurrenceTile, kCount>& tiles, int gates, bool float32) {
   size_t count = 0;
   for (const RecurrenceCandidate& of : kCandidates) {
-    if (of.gates == gates && of.float32 == float32) {
+    if (of.group != Group::kGrid && of.gates == gates && of.float32 == float32) {
       if (std::find(tiles.begin(), tiles.end(), of.tile) == tiles.end()) {
         return false;
       }
@@ -279,6 +327,10 @@ std::string why_no_recurrence(const RecurrenceShape& shape,
            " KiB of shared memory a block for a 16-bit state_size of more than " +
            text(kSmallMmaState) + ", and the GPU has " + text(device.shared_bytes_a_block / 1024);
   }
+  if (group == Group::kGrid && !plan_grid(shape, device)) {
+    return "has no tile of which all blocks are resident on this GPU for " + text(shape.batch) +
+           " rows of a state_size of " + text(shape.state_size);
+  }
   if (shape.launches == 0 && shape.steps > 0 && !multiplies) {
     return "has no workspace for a step of " + text(shape.batch) + " rows";
   }
@@ -308,7 +360,9 @@ const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
     return nullptr;
   }
   const RecurrenceChoice best = best_of(shape, device, [&](const RecurrenceCandidate& of) {
-    return by_name ? of.name == selection.name : !by_group || of.group == *selection.group;
+    return by_name    ? of.name == selection.name
+           : by_group ? of.group == *selection.group
+                      : is_exact(of, shape);
   });
   return by_name || by_group || best.estimate.us < time_of_steps ? best.candidate : nullptr;
 }

@@ -107,6 +107,10 @@ SequencePlan choose_sequence(const SequenceShape& shape,
   const double us = shape.backward ? plan.gradients.estimate.us : plan.steps.us;
   plan.recurrence =
       choose_recurrence(shape, device, selection, static_cast<double>(shape.steps) * us);
+  if (plan.recurrence != nullptr && plan.recurrence->group == Group::kGrid) {
+    plan.grid = plan_grid(
+        shape.cell, *shape.arithmetic, shape.state_size, shape.batch, shape.backward, device);
+  }
   return plan;
 }
 

@@ -5,6 +5,7 @@
 
 #include "../step_problem.h"
 #include "forward.h"
+#include "grid.h"
 #include "recurrence.h"
 #include "sequence_gradients.h"
 
@@ -80,6 +81,7 @@ struct SequenceShape : RecurrenceShape {
 /// One kernel for all steps or, if that is null, the kernels of single steps.
 struct SequencePlan {
   const RecurrenceCandidate* recurrence = nullptr;
+  std::optional<GridPlan> grid{};      // of a kernel across the grid
   StepsPlan steps{};                   // of a forward
   SequenceGradientChoice gradients{};  // of a backward
 };

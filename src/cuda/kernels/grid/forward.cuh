@@ -74,7 +74,7 @@ struct GridForward {
   // The barrier behind staged V also separates the sums of one tick from those of the next.
   // Otherwise there are two buffers of sums or, if shared memory is scarce, another barrier.
   static constexpr int kSumBuffers =
-      kStaged || kWeightBytes + 2 * kSumBytes + Inputs::kBytes > 84 * 1024 ? 1 : 2;
+      kStaged || kWeightBytes + 2 * kSumBytes + Inputs::kBytes > kGridScarceBytes ? 1 : 2;
 
   static constexpr int kSumsAt = kWeightBytes;
   static constexpr int kStageAt = kSumsAt + kSumBuffers * kSumBytes;
@@ -559,6 +559,8 @@ cudaError_t launch_recurrence_grid(
   }
   return dispatch<grid_tiles<kArithmetic, false>()>(tile, [&](auto instance) {
     using Kernel = GridForward<Cell, kArithmetic, instance>;
+    static_assert(grid_shared_bytes(instance, Cell::kGates, kArithmetic, false, false, 2) ==
+                  Kernel::shared_bytes(2));
     return launch_grid<&recurrence_forward_grid_kernel<Kernel>,
                        Kernel::kThreads,
                        Kernel::kMostBytes>(

@@ -29,57 +29,13 @@ struct GridWorkspace {
   unsigned char* slots;
 };
 
-/// Where the parts of a workspace start, in bytes, and how many there are in all.
-struct GridWorkspaceSizes {
-  int64_t of_weights, of_h0, slots, bytes;
-
-  GridWorkspace at(void* workspace) const {
-    auto* const first = static_cast<unsigned char*>(workspace);
-    return {reinterpret_cast<uint4*>(first),
-            reinterpret_cast<float*>(first + of_weights),
-            reinterpret_cast<float*>(first + of_h0),
-            first + slots};
-  }
-};
-
-/// The granules of K, the tiles of 16 rows of weights that a warp has of each, and the granules of
-/// V of a tile's rows.
-struct GridSizes {
-  int granules, row_tiles_of_weights;
-
-  constexpr GridSizes(const GridTile& tile, int gates, Arithmetic arithmetic, bool backward)
-      : granules(backward ? backward_granules(arithmetic, gates, tile.state_size)
-                          : forward_granules(arithmetic, tile.state_size)),
-        row_tiles_of_weights(
-            static_cast<int>(ceil_div(tile.units / tile.unit_groups * (backward ? 1 : gates), 2))) {
-  }
-  constexpr int granules_of_warp(const GridTile& tile) const {
-    return static_cast<int>(ceil_div(granules, tile.shares()));
-  }
-  constexpr int64_t weight_bytes_of_block(const GridTile& tile) const {
-    return int64_t{tile.warps} * granules_of_warp(tile) * row_tiles_of_weights * 2 * kGranuleBytes;
-  }
-  constexpr int64_t slot_bytes_of_team(const GridTile& tile, int groups) const {
-    return int64_t{groups} * tile.row_tiles * granules_of_warp(tile) * tile.shares() *
-           kGranuleBytes;
-  }
-};
-
-constexpr GridWorkspaceSizes grid_workspace(const GridTile& tile,
-                                            const GridTeams& teams,
-                                            int gates,
-                                            Arithmetic arithmetic,
-                                            bool backward,
-                                            int64_t rows) {
-  const GridSizes sizes(tile, gates, arithmetic, backward);
-  const auto aligned = [](int64_t bytes) { return ceil_div(bytes, 256) * 256; };
-  const bool scaled = is_float(arithmetic) && !backward;
-  GridWorkspaceSizes of{};
-  of.of_weights = sizes.weight_bytes_of_block(tile) * teams.blocks;
-  of.of_h0 = of.of_weights + aligned(scaled ? 4 * teams.blocks * tile.units * 8 * gates : 0);
-  of.slots = of.of_h0 + aligned(scaled ? 4 * rows : 0);
-  of.bytes = of.slots + kGridSlots * teams.teams * sizes.slot_bytes_of_team(tile, teams.groups);
-  return of;
+/// The parts of a workspace, of which `of` says where they start.
+inline GridWorkspace parts_of(void* workspace, const GridWorkspaceSizes& of) {
+  auto* const first = static_cast<unsigned char*>(workspace);
+  return {reinterpret_cast<uint4*>(first),
+          reinterpret_cast<float*>(first + of.of_weights),
+          reinterpret_cast<float*>(first + of.of_h0),
+          first + of.slots};
 }
 
 /// A problem and how it is divided.

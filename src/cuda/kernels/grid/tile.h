@@ -33,6 +33,9 @@ constexpr int kGridRows = 64;
 constexpr int kGridSlots = 16, kGridFence = 7;
 static_assert(kGridSlots > 2 * kGridFence);
 
+/// From this much shared memory on, a block of the forward has one buffer of sums instead of two.
+constexpr int kGridScarceBytes = 84 * 1024;
+
 /// A granule of V or K: what a warp loads at once, 16 bytes a lane. For the forward these are 32
 /// columns of h in 16 bits, or 16 in two planes of 16 bits each.
 constexpr int kGranuleBytes = 512;
@@ -79,6 +82,75 @@ constexpr std::optional<GridTeams> grid_teams(const GridTile& tile,
                    static_cast<int>(groups)};
 }
 
+/// The granules of K, the tiles of 16 rows of weights that a warp has of each, and the granules of
+/// V of a tile's rows.
+struct GridSizes {
+  int granules, row_tiles_of_weights;
+
+  constexpr GridSizes(const GridTile& tile, int gates, Arithmetic arithmetic, bool backward)
+      : granules(backward ? backward_granules(arithmetic, gates, tile.state_size)
+                          : forward_granules(arithmetic, tile.state_size)),
+        row_tiles_of_weights(
+            static_cast<int>(ceil_div(tile.units / tile.unit_groups * (backward ? 1 : gates), 2))) {
+  }
+  constexpr int granules_of_warp(const GridTile& tile) const {
+    return static_cast<int>(ceil_div(granules, tile.shares()));
+  }
+  constexpr int64_t weight_bytes_of_block(const GridTile& tile) const {
+    return int64_t{tile.warps} * granules_of_warp(tile) * row_tiles_of_weights * 2 * kGranuleBytes;
+  }
+  constexpr int64_t slot_bytes_of_team(const GridTile& tile, int groups) const {
+    return int64_t{groups} * tile.row_tiles * granules_of_warp(tile) * tile.shares() *
+           kGranuleBytes;
+  }
+};
+
+/// Where the parts of a workspace start (grid.h), in bytes, and how many there are in all.
+struct GridWorkspaceSizes {
+  int64_t of_weights, of_h0, slots, bytes;
+};
+
+constexpr GridWorkspaceSizes grid_workspace(const GridTile& tile,
+                                            const GridTeams& teams,
+                                            int gates,
+                                            Arithmetic arithmetic,
+                                            bool backward,
+                                            int64_t rows) {
+  const GridSizes sizes(tile, gates, arithmetic, backward);
+  const auto aligned = [](int64_t bytes) { return ceil_div(bytes, 256) * 256; };
+  const bool scaled = is_float(arithmetic) && !backward;
+  GridWorkspaceSizes of{};
+  of.of_weights = sizes.weight_bytes_of_block(tile) * teams.blocks;
+  of.of_h0 = of.of_weights + aligned(scaled ? 4 * teams.blocks * tile.units * 8 * gates : 0);
+  of.slots = of.of_h0 + aligned(scaled ? 4 * rows : 0);
+  of.bytes = of.slots + kGridSlots * teams.teams * sizes.slot_bytes_of_team(tile, teams.groups);
+  return of;
+}
+
+/// The shared memory of a block whose team takes `groups` groups of rows, in bytes.
+constexpr int grid_shared_bytes(const GridTile& tile,
+                                int gates,
+                                Arithmetic arithmetic,
+                                bool backward,
+                                bool reads_old_cell,
+                                int groups) {
+  const GridSizes sizes(tile, gates, arithmetic, backward);
+  const bool staged = tile.unit_groups > 1, scaled = is_float(arithmetic) && !backward;
+  const int sets = 2 * tile.units * tile.row_tiles, warps = std::min(tile.warps, sets);
+  const int word = 4 * 32 * warps * static_cast<int>(ceil_div(sets, tile.warps));
+  const int weights =
+      tile.warps * tile.shared_granules * sizes.row_tiles_of_weights * 2 * kGranuleBytes;
+  const int sums = tile.row_tiles * tile.warps * sizes.row_tiles_of_weights * 4 * 32 * 4;
+  const int stage =
+      staged ? tile.row_tiles * sizes.granules_of_warp(tile) * tile.shares() * kGranuleBytes : 0;
+  const int inputs = 4 * word * (backward ? gates + (reads_old_cell ? 4 : 3) : gates);
+  const int buffers =
+      !backward && (staged || weights + 2 * sums + inputs > kGridScarceBytes) ? 1 : 2;
+  const int kept = backward ? (reads_old_cell ? 3 : 2) : scaled ? 3 : 2;
+  return weights + buffers * sums + stage + inputs + (scaled ? gates * word : 0) +
+         groups * kept * word;
+}
+
 // The tiles of the forward. Weights take half of a multiprocessor's registers: 16 words a thread
 // and granule for a unit of an LSTM.
 inline constexpr auto kGridForwardTiles = std::to_array<GridTile>({
@@ -88,6 +160,7 @@ inline constexpr auto kGridForwardTiles = std::to_array<GridTile>({
     {.state_size = 384, .units = 2, .warps = 6},
     {.state_size = 384, .units = 4, .warps = 8, .unit_groups = 4},
     {.state_size = 384, .units = 4, .warps = 8, .unit_groups = 4, .row_tiles = 2},
+    {.state_size = 384, .units = 6, .warps = 12, .unit_groups = 6},
     {.state_size = 512, .units = 2, .warps = 8},
     {.state_size = 512, .units = 4, .warps = 8, .unit_groups = 4},
     {.state_size = 768, .units = 2, .warps = 8},
