@@ -3,6 +3,7 @@
 #include "../operators/checks.h"
 #include "../operators/gradients.h"
 #include "../operators/operators.h"
+#include "gate_gradients.h"
 #include "kernels/backward/kernels.h"
 #include "packed_rows.h"
 #include "plan/plan.h"
@@ -22,26 +23,6 @@ using at::Tensor;
 
 void* data_of(const Tensor& tensor) {
   return tensor.defined() ? tensor.mutable_data_ptr() : nullptr;
-}
-
-// Computes d_gates, d_old_cell and d_bias. If `later` is not null, it receives the parts of d_bias
-// instead. The returned memory must live until these are added.
-template <typename scalar_t>
-Tensor gate_gradients(GateGradientsParams<scalar_t> params,
-                      BiasParts* later,
-                      const Device& device) {
-  Tensor workspace;
-  params.sums_bias = later == nullptr;
-  if (const int64_t parts = bias_parts(params); parts > 1 && params.d_bias != nullptr) {
-    workspace = device.empty({parts, 3 * params.state_size},
-                             c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value);
-    params.workspace = workspace.mutable_data_ptr();
-    if (later != nullptr) {
-      *later = {static_cast<const float*>(params.workspace), parts, params.d_bias};
-    }
-  }
-  check_launch(launch_gate_gradients(params, device.stream()));
-  return workspace;
 }
 
 /// The backward of a batch that is not empty, by the kernels of a choice.
@@ -123,14 +104,14 @@ class CellBackward {
   void run_few_rows() const {
     const BackwardProblem problem = products();
     with_scalar(dtype(), [&]<typename scalar_t>() {
-      check_launch(launch_backward_few_rows(
+      check_launch(launch_backward_few_rows<cell::Lltm>(
           gate_params<scalar_t>(problem.d_gates_stride), problem, plan_.ranks, device_.stream()));
     });
   }
 
   void run_library() const {
     AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype(), "lltm::backward", [&] {
-      gate_gradients(gate_params<scalar_t>(3 * state_size()), nullptr, device_);
+      compute_gate_gradients<cell::Lltm>(gate_params<scalar_t>(3 * state_size()), nullptr, device_);
     });
     CellGradients all_but_bias = gradients_;
     all_but_bias.bias.reset();
@@ -166,8 +147,8 @@ class CellBackward {
       }
       // Even without products, so that d_bias has the same bits with them.
       params.bias_in_parts = by_wgmma;
-      parts_of_bias =
-          gate_gradients(params, by_wgmma && any_product ? &problem.bias : nullptr, device_);
+      parts_of_bias = compute_gate_gradients<cell::Lltm>(
+          params, by_wgmma && any_product ? &problem.bias : nullptr, device_);
     });
     if (any_product) {
       check_launch(with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {

@@ -25,17 +25,6 @@ struct Outputs {
   Tensor new_h, new_cell, gates;
 };
 
-// Copies the operands that TMA cannot describe, as planned, and points the problem to the copies.
-Tensor pack(ForwardProblem& p, const ForwardPlan& plan, const Device& device) {
-  const int64_t h = p.state_size, x = p.input_features;
-  const ForwardPacks& packs = plan.packs;
-  return pack({{packs.input, p.input, p.batch, x, packs.input_lead},
-               {packs.old_h, p.old_h, p.batch, h},
-               {packs.weights, p.weights, 3 * h, h + x}},
-              element_size(plan.arithmetic),
-              device);
-}
-
 void forward_by_library(const Outputs& outputs,
                         const ForwardArguments& arguments,
                         const CellSizes<int64_t>& sizes,
@@ -75,6 +64,8 @@ void forward_by_plan(const Outputs& outputs,
       .state_size = sizes.state_size,
       .input = input.matrix(),
       .weights = weights.matrix(),
+      .weights_input = weights.matrix().from(sizes.state_size,
+                                             static_cast<int>(arguments.weights.element_size())),
       .bias = bias.defined() ? bias.const_data_ptr() : nullptr,
       .old_h = old_h.matrix(),
       .old_cell = old_cell.matrix(),
@@ -87,7 +78,6 @@ void forward_by_plan(const Outputs& outputs,
     forward_by_library(outputs, arguments, sizes, device.stream());
     return;
   }
-  problem.input_lead = plan.packs.input_lead;
   const Tensor packed = pack(problem, plan, device);
   check_launch(launch_forward(plan, problem, device.stream()));
 }

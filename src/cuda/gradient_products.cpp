@@ -38,12 +38,16 @@ Tensor beyond_lengths(int64_t steps, const Tensor& lengths) {
 template <typename scalar_t>
 Tensor old_states(const RecurrentBackwardArguments& arguments, const Device& device, bool reverse) {
   const Tensor& output = arguments.output;
+  const RecurrentArguments& sequence = arguments.sequence;
+  if (output.size(0) == 1 && is_given(sequence.h0) && !is_given(sequence.lengths) &&
+      !is_given(sequence.reset)) {
+    return *sequence.h0;
+  }
   const Tensor old_h = rows_of_vectors(
       output.size(0) * output.size(1), output.size(2), output.scalar_type(), device);
   if (output.size(0) > 0) {
     const OldStatesParams<scalar_t> params{
-        .states =
-            old_states_of<scalar_t>(arguments.sequence, output, arguments.sequence.h0, reverse),
+        .states = old_states_of<scalar_t>(sequence, output, sequence.h0, reverse),
         .state_size = output.size(2),
         .old_h = old_h.mutable_data_ptr<scalar_t>(),
         .old_h_stride = old_h.stride(0),
@@ -53,20 +57,12 @@ Tensor old_states(const RecurrentBackwardArguments& arguments, const Device& dev
   return old_h;
 }
 
-template <typename scalar_t>
-WeightGradients<scalar_t> weight_gradients(const RecurrentGradients& gradients) {
-  const auto stride = [](const Tensor& of) { return of.defined() ? of.stride(0) : 0; };
-  return {.of_h = mutable_data_or_null<scalar_t>(gradients.weight_hh),
-          .of_input = mutable_data_or_null<scalar_t>(gradients.weight_ih),
-          .h_stride = stride(gradients.weight_hh),
-          .input_stride = stride(gradients.weight_ih)};
-}
-
 /// Computes the products over all steps in float32 by the kernel of the cell's products, if that is
 /// faster than the library. Returns whether it did. Only d_weights read input and old_h, so their
 /// layout affects neither which kernel computes d_input nor its bits.
 bool run_float32_products(std::optional<Arithmetic> arithmetic,
                           const RecurrentGradients& gradients,
+                          const Tensor& d_h0,
                           const Tensor& d_gates,
                           const Tensor& input,
                           const Tensor& old_h,
@@ -74,7 +70,8 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
                           const Device& device,
                           const DeviceFacts& facts) {
   const Tensor &weight_ih = sequence.weight_ih, &weight_hh = sequence.weight_hh;
-  if (arithmetic != Arithmetic::kFloat32 || !has_rows(weight_ih)) {
+  if (arithmetic != Arithmetic::kFloat32 || !has_rows(weight_ih) ||
+      (d_h0.defined() && !has_rows(weight_hh))) {
     return false;
   }
   const BackwardShape shape{.arithmetic = Arithmetic::kFloat32,
@@ -83,7 +80,7 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
                             .state_size = weight_hh.size(1),
                             .cell = sequence.cell.type,
                             .vector_rows = is_describable(weight_ih) && is_describable(weight_hh),
-                            .forms_d_old_h = false};
+                            .forms_d_old_h = d_h0.defined()};
   const auto [candidate, estimate] = plan_backward(facts, shape);
   if (candidate->group != Group::kHopper) {
     return false;
@@ -100,10 +97,10 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
       .d_gates = d_gates.const_data_ptr(),
       .d_gates_stride = d_gates.stride(0),
       .input = inputs.matrix(),
-      .weights = rows_of(weight_ih),
+      .weights = rows_of(d_h0.defined() ? weight_hh : weight_ih),
       .weights_input = rows_of(weight_ih),
       .old_h = rows_of(wants_weights ? old_h : weight_ih),
-      .d_old_h = nullptr,
+      .d_old_h = mutable_data_or_null<float>(d_h0),
       .d_input = mutable_data_or_null<float>(gradients.input),
       .d_weights = d_weights.as<void>(),
   };
@@ -156,13 +153,14 @@ GradientProducts<scalar_t> small_products(const Tensor& d_gates,
 void compute_gradient_products(const Tensor& d_gates,
                                std::optional<Arithmetic> arithmetic,
                                const RecurrentGradients& gradients,
+                               const Tensor& d_h0,
                                const RecurrentBackwardArguments& arguments,
                                const Device& device,
                                const DeviceFacts& facts,
                                bool reverse) {
   const bool wants_weights = gradients.weight_ih.defined() || gradients.weight_hh.defined();
   const bool wants_input = gradients.input.defined();
-  if (!wants_weights && !wants_input) {
+  if (!wants_weights && !wants_input && !d_h0.defined()) {
     return;
   }
   const RecurrentArguments& sequence = arguments.sequence;
@@ -186,7 +184,10 @@ void compute_gradient_products(const Tensor& d_gates,
     product_out(out, a, b, arithmetic);
   };
   if (!run_float32_products(
-          arithmetic, gradients, d_gates, input, old_h, sequence, device, facts)) {
+          arithmetic, gradients, d_h0, d_gates, input, old_h, sequence, device, facts)) {
+    if (d_h0.defined()) {
+      product(d_h0, d_gates, sequence.weight_hh);
+    }
     if (gradients.weight_hh.defined()) {
       product_over_rows_out(gradients.weight_hh, d_gates, old_h, product);
     }

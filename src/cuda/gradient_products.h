@@ -2,8 +2,10 @@
 // d_gates of all steps, a (steps * batch, gates) matrix. Those that are undefined are not wanted.
 #pragma once
 
+#include "../dispatch/optional_tensor.h"
 #include "../operators/recurrent.h"
 #include "plan/facts.h"
+#include "problem.h"
 #include "runtime/device.h"
 
 #include <ATen/core/Tensor.h>
@@ -12,11 +14,23 @@
 
 namespace lltm::cuda {
 
+/// Where d_weights are written.
+template <typename scalar_t>
+WeightGradients<scalar_t> weight_gradients(const RecurrentGradients& gradients) {
+  const auto stride = [](const at::Tensor& of) { return of.defined() ? of.stride(0) : 0; };
+  return {.of_h = mutable_data_or_null<scalar_t>(gradients.weight_hh),
+          .of_input = mutable_data_or_null<scalar_t>(gradients.weight_ih),
+          .h_stride = stride(gradients.weight_hh),
+          .input_stride = stride(gradients.weight_ih)};
+}
+
 /// Computes d_weights and d_input: in float32 usually by the kernel of the cell's products,
-/// otherwise by the library.
+/// otherwise by the library. If it is defined, also d_h0 of a sequence of one step, d_gates @
+/// weight_hh.
 void compute_gradient_products(const at::Tensor& d_gates,
                                std::optional<Arithmetic> arithmetic,
                                const RecurrentGradients& gradients,
+                               const at::Tensor& d_h0,
                                const RecurrentBackwardArguments& arguments,
                                const Device& device,
                                const DeviceFacts& facts,

@@ -3,41 +3,59 @@
 #include "../cell/with_cell.h"
 #include "kernels/forward/kernels.h"
 
+#include <type_traits>
+
 namespace lltm::cuda {
+namespace {
+
+/// The cell's forward is an operator of the LLTM, and a sequence of one step of the LSTM.
+template <typename Problem, typename Cell>
+constexpr bool kHasKernels = kOfSequence<Problem> || std::is_same_v<Problem, OneStepProblem> ==
+                                                         std::is_same_v<Cell, cell::Lstm>;
+
+}  // namespace
 
 template <typename Problem>
 cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cudaStream_t stream) {
   const TileShape& tile = plan.choice.candidate->tile;
   const int ranks = plan.choice.estimate.ranks;
-  return with_arithmetic(plan.arithmetic, [&]<Arithmetic kArithmetic>() {
+  const auto run = [&]<Arithmetic kArithmetic, typename Cell>() {
     switch (plan.choice.candidate->group) {
       case Group::kFewRows:
         // Float is multiplied in float32 even if TF32 is allowed. No step of 16 bits is supported.
         if constexpr (is_float(kArithmetic)) {
-          return launch_forward_few_rows<Arithmetic::kFloat32>(
+          return launch_forward_few_rows<Arithmetic::kFloat32, Cell>(
               problem, plan.multiprocessors, stream);
         } else if constexpr (!kOfSequence<Problem>) {
-          return launch_forward_few_rows<kArithmetic>(problem, plan.multiprocessors, stream);
+          return launch_forward_few_rows<kArithmetic, Cell>(problem, plan.multiprocessors, stream);
         } else {
           return cudaErrorInvalidValue;
         }
       case Group::kHopper:
-        if constexpr (kOfSequence<Problem>) {
-          return with_cell(plan.cell, [&]<typename Cell>() {
-            return launch_forward_wgmma<kArithmetic, Cell>(problem, tile, ranks, stream);
-          });
-        } else {
-          return launch_forward_wgmma<kArithmetic>(problem, tile, ranks, stream);
-        }
+        return launch_forward_wgmma<kArithmetic, Cell>(problem, tile, ranks, stream);
       case Group::kTiles:
-        return launch_forward_tiles<kArithmetic>(problem, tile, ranks, stream);
+        if constexpr (std::is_same_v<Cell, cell::Lltm>) {
+          return launch_forward_tiles<kArithmetic>(problem, tile, ranks, stream);
+        } else {
+          return cudaErrorInvalidValue;
+        }
       default:
         return cudaErrorInvalidValue;
+    }
+  };
+  return with_cell(plan.cell, [&]<typename Cell>() {
+    if constexpr (kHasKernels<Problem, Cell>) {
+      return with_arithmetic(plan.arithmetic, [&]<Arithmetic kArithmetic>() {
+        return run.template operator()<kArithmetic, Cell>();
+      });
+    } else {
+      return cudaErrorInvalidValue;
     }
   });
 }
 
 template cudaError_t launch_forward(const ForwardPlan&, const ForwardProblem&, cudaStream_t);
+template cudaError_t launch_forward(const ForwardPlan&, const OneStepProblem&, cudaStream_t);
 template cudaError_t launch_forward(const ForwardPlan&, const StepProblem&, cudaStream_t);
 
 }  // namespace lltm::cuda

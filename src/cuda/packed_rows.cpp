@@ -72,6 +72,24 @@ Tensor pack(std::initializer_list<PackedRows> copies, int size, const Device& de
   return memory;
 }
 
+Tensor pack(ForwardProblem& p, const ForwardPlan& plan, const Device& device) {
+  const int size = element_size(plan.arithmetic);
+  const int64_t h = p.state_size, x = p.input_features, gates = gates_of(plan.cell) * h;
+  const bool one_matrix = p.has_one_matrix(size);
+  const ForwardPacks& packs = plan.packs;
+  Tensor memory = pack({{packs.input, p.input, p.batch, x, packs.input_lead},
+                        {packs.old_h, p.old_h, p.batch, h},
+                        {packs.weights, p.weights, gates, one_matrix ? h + x : h},
+                        {packs.weights_input && !one_matrix, p.weights_input, gates, x}},
+                       size,
+                       device);
+  if (one_matrix) {
+    p.weights_input = p.weights.from(h, size);
+  }
+  p.input_lead = packs.input_lead;
+  return memory;
+}
+
 Tensor pack(BackwardProblem& p, Arithmetic arithmetic, bool by_wgmma, const Device& device) {
   const int size = element_size(arithmetic);
   const int64_t h = p.state_size, x = p.input_features;

@@ -2,6 +2,7 @@
 // copied.
 #pragma once
 
+#include "plan/plan.h"
 #include "problem.h"
 #include "runtime/device.h"
 
@@ -39,6 +40,9 @@ struct PackedRows {
 /// Makes all wanted copies in one launch, and points their matrices to them. The returned memory
 /// must live until the copies have been used; it is undefined if there are none.
 at::Tensor pack(std::initializer_list<PackedRows> copies, int size, const Device& device);
+
+/// The same of the operands of a forward that TMA cannot describe, as planned.
+at::Tensor pack(ForwardProblem& problem, const ForwardPlan& plan, const Device& device);
 
 /// The same of the operands of a backward's products that TMA cannot describe, by wgmma or
 /// mma.sync.

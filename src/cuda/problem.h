@@ -151,33 +151,39 @@ inline Segments segments_of(int64_t state_size, int64_t input_features, int64_t 
           static_cast<int>(ceil_div(input_features, size))};
 }
 
-/// A forward: new_h, new_cell and gates from input, weights, bias, old_h and old_cell.
+/// A forward: new_h, new_cell and gates from input, weights, bias, old_h and old_cell. A row of
+/// gates has as many times state_size as the cell has gates.
 struct ForwardProblem {
   int64_t batch;
   int64_t input_features;
   int64_t state_size;
-  Matrix input;      // (batch, input_features)
-  Matrix weights;    // (3*state_size, state_size + input_features)
-  const void* bias;  // (3*state_size), or null
-  Matrix old_h;      // (batch, state_size)
-  Matrix old_cell;   // (batch, state_size)
-  void* new_h;       // (batch, state_size), contiguous
-  void* new_cell;    // (batch, state_size), contiguous
-  void* gates;       // (batch, 3*state_size), contiguous, pre-activations
+  Matrix input;          // (batch, input_features)
+  Matrix weights;        // (gates, state_size): of an LLTM, the columns of h of [h | input]
+  Matrix weights_input;  // (gates, input_features)
+  const void* bias;      // (gates), or null
+  Matrix old_h;          // (batch, state_size)
+  Matrix old_cell;       // (batch, state_size)
+  void* new_h;           // (batch, state_size), contiguous
+  void* new_cell;        // (batch, state_size), contiguous
+  void* gates;           // (batch, gates), contiguous, pre-activations
   // The columns of zeros in front of input, for the kernels with tiles. Boxes start at multiples of
-  // 16 bytes. Where the columns of weights that belong to input do not, their boxes start this many
-  // columns earlier, inside the columns of h.
+  // 16 bytes. Where weights_input does not, its boxes start this many columns earlier, inside the
+  // columns of h of the same matrix.
   int64_t input_lead = 0;
-  // The columns between those of h and those of input in weights that were copied so that both
-  // start at multiples of 16 bytes.
-  int64_t weights_gap = 0;
 
-  /// The first column of weights that belongs to input.
-  LLTM_HOST_DEVICE int64_t input_column() const { return state_size + weights_gap; }
+  /// Whether the weights are the columns of one matrix, [h | input].
+  bool has_one_matrix(int size) const { return weights_input == weights.from(state_size, size); }
   /// The columns that the boxes of input cover, including those in front of it.
   LLTM_HOST_DEVICE int64_t input_columns() const {
     return input_features == 0 ? 0 : input_lead + input_features;
   }
+};
+
+/// A sequence of one step: new_h is its output and new_cell its c_n, and both are written once
+/// more.
+struct OneStepProblem : ForwardProblem {
+  void* h_n;    // (batch, state_size), contiguous
+  void* cells;  // the same, or null if it is not kept, as gates then are
 };
 
 /// Where the two blocks of d_weights are written, (gates, state_size) and (gates, input_features),

@@ -1,7 +1,7 @@
-// lltm::sequence and lltm::lstm on CUDA. They run in one kernel (recurrence.cpp) or step by step:
-// by products of the library and a pointwise kernel (library/sequence.cpp) or, where that is
-// faster, by one of the forward's kernels (steps.cpp). The host knows only sizes, so a call can be
-// captured in a graph.
+// lltm::sequence and lltm::lstm on CUDA. They run in one kernel (recurrence.cpp), as a cell
+// (one_step.cpp) or step by step: by products of the library and a pointwise kernel
+// (library/sequence.cpp) or, where that is faster, by one of the forward's kernels (steps.cpp). The
+// host knows only sizes, so a call can be captured in a graph.
 #include "library/sequence.h"
 
 #include "../dispatch/optional_tensor.h"
@@ -9,6 +9,7 @@
 #include "../operators/operators.h"
 #include "../operators/outputs.h"
 #include "input_product.h"
+#include "one_step.h"
 #include "plan/plan.h"
 #include "recurrence.h"
 #include "runtime/device.h"
@@ -44,6 +45,7 @@ StepsLayout layout_of(const SequenceOutputs& outputs,
   of.input_features = sizes.input_features;
   of.state_size = sizes.state_size;
   of.choose_copies(is_describable(arguments.weight_hh),
+                   is_describable(arguments.weight_ih),
                    is_describable(input) && input.stride(0) * size % 16 == 0);
   of.own_rows = is_given(arguments.lengths) || is_given(arguments.reset);
   const bool together = !of.own_rows;
@@ -59,14 +61,6 @@ StepsLayout layout_of(const SequenceOutputs& outputs,
   of.cell.buffers = outputs.c_n.scalar_type() == at::kFloat ? 0 : 1;
   of.last_step_writes_c_n = of.h.result && of.cell.buffers > 0 && outputs.cells.size(0) == 0;
   return of;
-}
-
-/// The rows of a matrix as far as its layout counts, so that a plan serves other addresses, too.
-Matrix alignment_of(const Tensor& tensor) {
-  constexpr uintptr_t kLine = 128;
-  const Matrix rows = rows_of(tensor);
-  return {reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(rows.data) % kLine),
-          rows.stride};
 }
 
 SequenceShape shape_of(const SequenceOutputs& outputs,
@@ -88,13 +82,22 @@ SequenceShape shape_of(const SequenceOutputs& outputs,
   shape.copied_input_columns = copied_input_columns(input);
   shape.input = alignment_of(input);
   shape.weights = alignment_of(arguments.weight_hh);
-  shape.weights_have_rows = has_rows(arguments.weight_hh);
+  shape.weights_input = alignment_of(arguments.weight_ih);
+  shape.one_step = one_step_shape(shape.arithmetic, outputs, arguments);
   return shape;
 }
 
 std::string describe(std::string_view kernel, int cluster, int64_t rows, bool x_inside) {
   return "kernel=" + std::string(kernel) + " cluster=" + std::to_string(cluster) +
          " rows=" + std::to_string(rows) + " x=" + (x_inside ? "inside" : "outside");
+}
+
+std::string describe(const ForwardChoice& choice, int64_t batch, bool x_inside) {
+  const TileShape& tile = choice.candidate->tile;
+  return describe(choice.candidate->name,
+                  choice.estimate.ranks * std::max(tile.row_tiles, 1),
+                  tile.rows > 0 ? tile.rows : batch,
+                  x_inside);
 }
 
 std::string describe(const SequencePlan& plan,
@@ -105,15 +108,12 @@ std::string describe(const SequencePlan& plan,
         plan.grid ? plan.grid->rows_of_team() : rows_of_group(of->tile, sizes.batch, facts);
     return describe(of->name, of->tile.cluster, rows, of->tile.x_inside);
   }
-  if (plan.steps.by_library()) {
-    return describe("library", 1, sizes.batch, /*x_inside=*/false);
+  if (plan.one_step.choice.candidate != nullptr) {
+    return describe(plan.one_step.choice, sizes.batch, /*x_inside=*/true);
   }
-  const auto& [candidate, estimate] = plan.steps.kernel.choice;
-  const TileShape& tile = candidate->tile;
-  return describe(candidate->name,
-                  estimate.ranks * std::max(tile.row_tiles, 1),
-                  tile.rows > 0 ? tile.rows : sizes.batch,
-                  /*x_inside=*/!plan.steps.layout.hoists_input());
+  return plan.steps.by_library()
+             ? describe("library", 1, sizes.batch, /*x_inside=*/false)
+             : describe(plan.steps.kernel.choice, sizes.batch, !plan.steps.layout.hoists_input());
 }
 
 /// Whether the products of float32 may use TF32, and the setting in torch.backends that says so.
@@ -136,7 +136,9 @@ void run(const SequencePlan& plan,
       run_recurrence(plan, *arithmetic, outputs, arguments, sizes, device, reverse)) {
     return;
   }
-  if (plan.steps.by_library()) {
+  if (plan.one_step.choice.candidate != nullptr) {
+    run_one_step(plan.one_step, outputs, arguments, device);
+  } else if (plan.steps.by_library()) {
     library_sequence_out(outputs, arguments, sizes, arithmetic, device, reverse);
   } else {
     run_steps(plan.steps, outputs, arguments, device, reverse);

@@ -5,6 +5,7 @@
 #include "../operators/operators.h"
 #include "../operators/recurrent_gradients.h"
 #include "gradient_products.h"
+#include "one_step.h"
 #include "packed_rows.h"
 #include "plan/plan.h"
 #include "recurrence.h"
@@ -38,16 +39,34 @@ SequenceShape shape_of(const RecurrentBackwardArguments& arguments,
   return shape;
 }
 
+/// Whether LLTM_CUDA_PATH selects the recurrence of a plan.
+bool forces_recurrence(const SequencePlan& plan) {
+  const Selection selected = selection();
+  return plan.recurrence != nullptr && (selected.name == plan.recurrence->name ||
+                                        (selected.group && runs_all_steps(*selected.group)));
+}
+
 void run(const RecurrentGradients& gradients,
          const RecurrentBackwardArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
   const int64_t rows = sizes.steps * sizes.batch;
-  const Tensor d_gates = rows_of_vectors(rows, sizes.gates, arguments.output.scalar_type(), device);
   const DeviceFacts& facts = device.facts();
   const SequenceShape shape = shape_of(arguments, sizes);
   const SequencePlan plan = plan_sequence(facts, shape);
+  const bool small_products =
+      are_small_gradient_products(rows, sizes.input_features, sizes.state_size, sizes.gates);
+  if (!forces_recurrence(plan) && is_one_step(arguments, gradients)) {
+    const BackwardChoice choice = plan_one_step_backward(shape.arithmetic, arguments, facts);
+    // A recurrence and small products are two launches.
+    if (choice.candidate->group == Group::kFewRows || plan.recurrence == nullptr ||
+        !small_products) {
+      run_one_step_backward(choice, shape.arithmetic, gradients, arguments, device, facts);
+      return;
+    }
+  }
+  const Tensor d_gates = rows_of_vectors(rows, sizes.gates, arguments.output.scalar_type(), device);
   std::optional<Tensor> bias_parts;  // of a recurrence
   if (plan.recurrence != nullptr) {
     bias_parts = run_recurrence_backward(
@@ -61,8 +80,7 @@ void run(const RecurrentGradients& gradients,
   if (gradients.gates.defined()) {
     gradients.gates.view({rows, sizes.gates}).copy_(d_gates);
   }
-  if (of_recurrence &&
-      are_small_gradient_products(rows, sizes.input_features, sizes.state_size, sizes.gates)) {
+  if (of_recurrence && small_products) {
     compute_small_gradient_products(
         d_gates, *bias_parts, gradients, arguments, device, facts, reverse);
     return;
@@ -73,7 +91,7 @@ void run(const RecurrentGradients& gradients,
     sum_rows(gradients.bias, d_gates);
   }
   compute_gradient_products(
-      d_gates, shape.arithmetic, gradients, arguments, device, facts, reverse);
+      d_gates, shape.arithmetic, gradients, /*d_h0=*/{}, arguments, device, facts, reverse);
 }
 
 auto empty_on(const Device& device) {

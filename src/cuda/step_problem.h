@@ -19,36 +19,38 @@ struct StepOperands {
   int size = 0;       // of an element
   int64_t gates = 0;  // of all elements of a row
   int64_t input_features = 0, state_size = 0;
-  bool copies_weights = false, copies_input = false;
+  bool copies_weights = false, copies_weights_input = false, copies_input = false;
 
   bool operator==(const StepOperands&) const = default;
   bool whole_state() const { return state_size * size % 16 == 0; }
   int64_t h_stride() const { return packed_stride(state_size, size); }
   int64_t input_stride() const { return packed_stride(input_features, size); }
-  /// Between the columns of h and those of input, if weights are copied.
-  int64_t weights_gap() const {
-    return copies_weights ? whole_vectors(state_size, size) - state_size : 0;
+  int64_t weights_bytes() const {
+    return gates * size *
+           ((copies_weights ? h_stride() : 0) + (copies_weights_input ? input_stride() : 0));
   }
-  int64_t weights_stride() const {
-    return packed_stride(state_size + weights_gap() + input_features, size);
-  }
-  int64_t weights_bytes() const { return copies_weights ? gates * weights_stride() * size : 0; }
 
-  /// Decides which operands are copied: those that TMA cannot describe, and weights of which it
-  /// could not describe the columns of input.
-  void choose_copies(bool describes_weights, bool describes_input) {
-    copies_weights = !describes_weights || (!whole_state() && input_features > 0);
+  /// Decides which operands are copied: those that TMA cannot describe, and weights whose rows do
+  /// not end with a vector.
+  void choose_copies(bool describes_weights, bool describes_weights_input, bool describes_input) {
+    copies_weights = !describes_weights || !whole_state();
+    copies_weights_input = input_features > 0 && !describes_weights_input;
     copies_input = input_features > 0 && !describes_input;
   }
   /// The problem of a step of `rows` rows. Copies and buffers, which are aligned, have null data.
-  ForwardProblem problem(int64_t rows, const Matrix& input, const Matrix& weights) const {
+  ForwardProblem problem(int64_t rows,
+                         const Matrix& input,
+                         const Matrix& weights,
+                         const Matrix& weights_input) const {
     ForwardProblem step{};
     step.batch = rows;
     step.input_features = input_features;
     step.state_size = state_size;
     step.input = copies_input ? Matrix{nullptr, input_stride()} : input;
-    step.weights = copies_weights ? Matrix{nullptr, weights_stride()} : weights;
-    step.weights_gap = weights_gap();
+    step.weights = copies_weights ? Matrix{nullptr, h_stride()} : weights;
+    step.weights_input = input_features == 0    ? Matrix{}
+                         : copies_weights_input ? Matrix{nullptr, input_stride()}
+                                                : weights_input;
     step.old_h = {nullptr, h_stride()};
     return step;
   }

@@ -89,25 +89,27 @@ class StepsForward {
   }
 
  private:
-  /// Whether the kernel reads h in vectors that go on in the gap behind the columns of the state,
-  /// where both operands must be zeros.
+  /// Whether the kernel reads h in vectors that go on behind the columns of the state, where both
+  /// operands must be zeros.
   bool multiplies_gap() const {
-    return plan_.kernel.choice.candidate->group == Group::kFewRows && of_.weights_gap() > 0;
+    return plan_.kernel.choice.candidate->group == Group::kFewRows && !of_.whole_state();
+  }
+
+  Tensor copy_of(const Tensor& weights, int64_t stride) const {
+    const Tensor copy = device_.empty({of_.gates, stride}, weights.scalar_type());
+    copy.narrow(1, 0, weights.size(1)).copy_(weights);
+    return copy;
   }
 
   void copy_weights() {
-    const Tensor& weight_hh = arguments_.weight_hh;
-    if (!of_.copies_weights) {
-      return;
+    if (of_.copies_weights) {
+      weights_ = copy_of(arguments_.weight_hh, of_.h_stride());
+      if (multiplies_gap()) {
+        weights_.narrow(1, of_.state_size, of_.h_stride() - of_.state_size).zero_();
+      }
     }
-    weights_ = device_.empty({of_.gates, of_.weights_stride()}, weight_hh.scalar_type());
-    weights_.narrow(1, 0, of_.state_size).copy_(weight_hh);
-    if (multiplies_gap()) {
-      weights_.narrow(1, of_.state_size, of_.weights_gap()).zero_();
-    }
-    if (of_.input_features > 0) {
-      weights_.narrow(1, of_.state_size + of_.weights_gap(), of_.input_features)
-          .copy_(arguments_.weight_ih);
+    if (of_.copies_weights_input) {
+      weights_input_ = copy_of(arguments_.weight_ih, of_.input_stride());
     }
   }
 
@@ -138,9 +140,13 @@ class StepsForward {
   /// What all steps of some rows have in common.
   StepProblem step_of_rows(int64_t first, int64_t rows) const {
     StepProblem step{};
-    static_cast<ForwardProblem&>(step) = of_.problem(rows, {}, rows_of(arguments_.weight_hh));
+    static_cast<ForwardProblem&>(step) =
+        of_.problem(rows, {}, rows_of(arguments_.weight_hh), rows_of(arguments_.weight_ih));
     if (of_.copies_weights) {
       step.weights.data = weights_.const_data_ptr();
+    }
+    if (of_.copies_weights_input) {
+      step.weights_input.data = weights_input_.const_data_ptr();
     }
     step.added = {data_or_null<scalar_t>(bias_), 0};
     step.rows = rows_of_sequence(arguments_.lengths, arguments_.reset, first);
@@ -237,8 +243,8 @@ class StepsForward {
   const RecurrentArguments& arguments_;
   const Device& device_;
   const StepOrder order_;
-  Tensor weights_;  // if copied
-  Tensor bias_;     // contiguous, or undefined
+  Tensor weights_, weights_input_;  // if copied
+  Tensor bias_;                     // contiguous, or undefined
 };
 
 }  // namespace

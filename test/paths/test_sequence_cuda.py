@@ -61,7 +61,7 @@ def lstm_steps(monkeypatch) -> list[str]:
     monkeypatch.setenv("LLTM_CUDA_PATH", "?")
     with pytest.raises(RuntimeError) as error:
         call(make((1, 1, 1, 1), device="cuda", cell=Lstm))
-    return re.findall(r"\blstm_step_\w+", str(error.value))
+    return re.findall(r"\blstm_wgmma_\w+", str(error.value))
 
 
 @pytest.mark.parametrize("allow_tf32", [False, True], ids=["exact", "tf32"])

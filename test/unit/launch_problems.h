@@ -132,10 +132,10 @@ inline StepProblem random_step(Random& random, int size) {
   p.batch = random.log_uniform(1, 5000);
   p.input_features = random.below(16) == 0 ? 0 : random.log_uniform(1, 2500);
   p.state_size = random.log_uniform(1, 2500);
-  p.weights_gap = whole_vectors(p.state_size, size) - p.state_size;
   p.input =
       p.input_features > 0 ? Matrix{memory(0), packed_stride(p.input_features, size)} : Matrix{};
-  p.weights = {memory(1), packed_stride(p.input_column() + p.input_features, size)};
+  p.weights = {memory(1), packed_stride(p.state_size, size)};
+  p.weights_input = {memory(4), packed_stride(p.input_features, size)};
   p.old_h = {memory(2), packed_stride(p.state_size, size)};
   step.next_h = {memory(3), p.old_h.stride};
   return step;

@@ -205,10 +205,11 @@ TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
       problem.input_features = input;
       problem.state_size = state;
       problem.input.stride = input;
-      problem.weights.stride = input + state;
+      const auto in = static_cast<Arithmetic>(arithmetic);
+      problem.weights = {reinterpret_cast<const void*>(4096), input + state};
+      problem.weights_input = problem.weights.from(state, element_size(in));
       problem.old_h.stride = state;
-      const ForwardShape shape =
-          forward_shape(static_cast<Arithmetic>(arithmetic), problem, /*is_step=*/false);
+      const ForwardShape shape = forward_shape(in, problem, /*is_step=*/false);
       ASSERT_EQ(found[i], choose(shape, device).estimate.us);
     }
   }

@@ -233,14 +233,11 @@ void Cards::run_forward() {
   StepProblem step = random_step(random_, element_size(arithmetic));
   step.batch = random_.below(3) == 0 ? random_.log_uniform(1, 16) : step.batch;
   const bool is_step = random_.below(2) == 0;
-  const CellType cell = is_step ? random_cell() : CellType::kLltm;
-  if (cell == CellType::kLstm) {
-    step.input_features = 0;
-  }
-  if (!is_step) {
-    step.weights_gap = 0;
-    step.weights.stride =
-        packed_stride(step.state_size + step.input_features, element_size(arithmetic));
+  const CellType cell = random_cell();
+  if (!is_step && cell == CellType::kLltm) {
+    const int size = element_size(arithmetic);
+    step.weights.stride = packed_stride(step.state_size + step.input_features, size);
+    step.weights_input = step.weights.from(step.state_size, size);
   }
   const ForwardShape shape = forward_shape(arithmetic, step, is_step, cell);
   ForwardPlan plan{.arithmetic = arithmetic,
@@ -254,9 +251,11 @@ void Cards::run_forward() {
   if (shape.pack_bytes > 0) {
     return;  // packed first, in another layout
   }
+  const ForwardProblem& as_cell = step;
   expect_fits(std::string(plan.choice.candidate->name), [&] {
-    return is_step ? launch_forward(plan, step, nullptr)
-                   : launch_forward(plan, static_cast<const ForwardProblem&>(step), nullptr);
+    return is_step                   ? launch_forward(plan, step, nullptr)
+           : cell == CellType::kLltm ? launch_forward(plan, as_cell, nullptr)
+                                     : launch_forward(plan, OneStepProblem{as_cell}, nullptr);
   });
 }
 
@@ -313,9 +312,9 @@ void Cards::run_backward() {
       gates.blocks_in_clusters = 2 * facts_.resident_in_clusters_of(kLargestCluster);
       gates.bias_in_parts = group == Group::kHopper;
       if (group == Group::kFewRows) {
-        return launch_backward_few_rows(gates, p, plan.ranks, nullptr);
+        return launch_backward_few_rows<cell::Lltm>(gates, p, plan.ranks, nullptr);
       }
-      cudaError_t error = launch_gate_gradients(gates, nullptr);
+      cudaError_t error = launch_gate_gradients<cell::Lltm>(gates, nullptr);
       if (error == cudaSuccess && group == Group::kHopper) {
         error = launch_backward_wgmma<kArithmetic>(
             p, plan, reinterpret_cast<float*>(memory(7)), nullptr);

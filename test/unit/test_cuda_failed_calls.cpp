@@ -65,7 +65,8 @@ void expect_failed_launches_leave_nothing() {
   for (const ForwardCandidate& candidate : hopper_candidates(shape_of(kArithmetic, step))) {
     SCOPED_TRACE(candidate.name);
     expect_failures_leave_nothing([&] {
-      return launch_forward_wgmma<kArithmetic>(step, candidate.tile, /*ranks=*/1, nullptr);
+      return launch_forward_wgmma<kArithmetic, cell::Lltm>(
+          step, candidate.tile, /*ranks=*/1, nullptr);
     });
     ++candidates;
   }

@@ -98,6 +98,7 @@ TEST(Launches, DescribeTheForwardsMatrices) {
       p.input_lead = p.input_features == 0 ? 0 : p.state_size * size % 16 / size;
       p.input = {memory(0), packed_stride(p.input_lead + p.input_features, size)};
       p.weights = {memory(1), packed_stride(p.state_size + p.input_features, size)};
+      p.weights_input = p.weights.from(p.state_size, size);
       p.old_h = {memory(2), packed_stride(p.state_size, size)};
       fake_cuda() = {};
       ForwardMaps maps;
@@ -162,10 +163,7 @@ void expect_steps_described() {
   Random random;
   int launched = 0;
   for (int i = 0; i < 2000; ++i) {
-    StepProblem step = random_step(random, element_size(kArithmetic));
-    if (kCell == CellType::kLstm) {
-      step.input_features = 0;
-    }
+    const StepProblem step = random_step(random, element_size(kArithmetic));
     const ForwardShape shape = shape_of(kArithmetic, step, kCell);
     for (const ForwardCandidate& candidate : hopper_candidates(shape)) {
       fake_cuda() = {};

@@ -187,9 +187,10 @@ SequenceShape forward_of(CellType cell, Arithmetic arithmetic, int64_t rows, int
   of.batch = rows;
   of.gates = shape.gates();
   of.input_features = of.state_size = size;
-  of.choose_copies(size * of.size % 16 == 0, size * of.size % 16 == 0);
+  const bool describable = size * of.size % 16 == 0;
+  of.choose_copies(describable, describable, describable);
   shape.input = {nullptr, size};
-  shape.weights = {nullptr, cell == CellType::kLltm ? 2 * size : size};
+  shape.weights = shape.weights_input = {nullptr, cell == CellType::kLltm ? 2 * size : size};
   return shape;
 }
 

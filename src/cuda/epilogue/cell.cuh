@@ -16,10 +16,11 @@
 //   place(fetched, state, row, column)
 #pragma once
 
-#include "../../cell/lltm.h"
 #include "../problem.h"
 #include "../tile/elements.h"
 #include "../tile/vectors.cuh"
+
+#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -90,10 +91,12 @@ LLTM_DEVICE void compute_elements(const acc_t (&sums)[Cell::kGates][kElements],
   }
 }
 
-/// If there are four columns, bias and the rows of old_cell are aligned to four elements.
-template <typename Cell, typename Element, typename Math, int kRows, int kColumns>
+/// If there are four columns, bias and the rows of old_cell are aligned to four elements. Problem
+/// is ForwardProblem or OneStepProblem.
+template <typename Problem, typename Cell, typename Element, typename Math, int kRows, int kColumns>
 class CellEpilogue {
   static constexpr int kGates = Cell::kGates;
+  static constexpr bool kOfOneStep = std::is_same_v<Problem, OneStepProblem>;
 
  public:
   static constexpr int kItemRows = kRows, kItemColumns = kColumns, kSumsAnElement = kGates;
@@ -111,7 +114,7 @@ class CellEpilogue {
     State state;
   };
 
-  LLTM_DEVICE explicit CellEpilogue(const ForwardProblem& problem) : p_(problem) {}
+  LLTM_DEVICE explicit CellEpilogue(const Problem& problem) : p_(problem) {}
 
   LLTM_DEVICE void place(Fetched& o, int64_t row, int64_t column) const {
     o.rows = 0;
@@ -173,23 +176,33 @@ class CellEpilogue {
         h,
         c);
     Element* const gates = static_cast<Element*>(p_.gates) + o.gates_index;
-    Element* const new_h = static_cast<Element*>(p_.new_h) + o.index;
-    Element* const new_cell = static_cast<Element*>(p_.new_cell) + o.index;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       if (r < o.rows) {
         const int64_t below = r * kFragmentRowStep;
+        if (!kOfOneStep || p_.gates != nullptr) {
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          write_columns<kColumns>(gates + (below * kGates + gate) * p_.state_size,
-                                  z[gate] + r * kColumns,
+          for (int gate = 0; gate < kGates; ++gate) {
+            write_columns<kColumns>(gates + (below * kGates + gate) * p_.state_size,
+                                    z[gate] + r * kColumns,
+                                    o.columns,
+                                    p_.state_size);
+          }
+        }
+        const auto write = [&](void* to, const float* values) {
+          write_columns<kColumns>(static_cast<Element*>(to) + o.index + below * p_.state_size,
+                                  values + r * kColumns,
                                   o.columns,
                                   p_.state_size);
+        };
+        write(p_.new_h, h);
+        write(p_.new_cell, c);
+        if constexpr (kOfOneStep) {
+          write(p_.h_n, h);
+          if (p_.cells != nullptr) {
+            write(p_.cells, c);
+          }
         }
-        write_columns<kColumns>(
-            new_h + below * p_.state_size, h + r * kColumns, o.columns, p_.state_size);
-        write_columns<kColumns>(
-            new_cell + below * p_.state_size, c + r * kColumns, o.columns, p_.state_size);
       }
     }
   }
@@ -208,7 +221,7 @@ class CellEpilogue {
     }
   }
 
-  const ForwardProblem& p_;
+  const Problem& p_;
 };
 
 }  // namespace lltm::cuda

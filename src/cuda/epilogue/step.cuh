@@ -197,6 +197,6 @@ class StepEpilogue {
 template <typename Problem, typename Cell, typename Element, typename Math, int kRows, int kColumns>
 using EpilogueOf = std::conditional_t<kOfSequence<Problem>,
                                       StepEpilogue<Cell, Element, Math, kRows, kColumns>,
-                                      CellEpilogue<Cell, Element, Math, kRows, kColumns>>;
+                                      CellEpilogue<Problem, Cell, Element, Math, kRows, kColumns>>;
 
 }  // namespace lltm::cuda

@@ -26,11 +26,13 @@ set(LLTM_ARITHMETICS kFloat32 kTf32 kFloat16 kBFloat16)
 lltm_instances(forward_tiles forward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
   "launch_forward_tiles<@A@>(const ForwardProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(forward_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-  "launch_forward_wgmma<@A@>(const ForwardProblem&, const TileShape&, int, cudaStream_t)")
+  "launch_forward_wgmma<@A@, cell::Lltm>(const ForwardProblem&, const TileShape&, int, cudaStream_t)")
+lltm_instances(one_step_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+  "launch_forward_wgmma<@A@, cell::Lstm>(const OneStepProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(step_tiles forward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
   "launch_forward_tiles<@A@>(const StepProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(step_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-  "launch_forward_wgmma<@A@>(const StepProblem&, const TileShape&, int, cudaStream_t)")
+  "launch_forward_wgmma<@A@, cell::Lltm>(const StepProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(backward_tiles backward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
   "launch_backward_tiles<@A@>(const BackwardProblem&, const GradientPlan&, cudaStream_t)")
 lltm_instances(backward_wgmma backward/wgmma_launch.cuh ARITHMETICS kTf32 kFloat16 kBFloat16 FUNCTIONS

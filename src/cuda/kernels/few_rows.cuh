@@ -9,13 +9,14 @@
 
 namespace lltm::cuda {
 
-/// Whether `count` neighbors of a row, of `size` bytes each, can be read at once, in both halves of
-/// [h | x], of which x starts at `input_column` in a row of weights.
+/// Whether `count` neighbors of a row, of `size` bytes each, can be read at once, of the
+/// `h_columns` of h and of x.
 template <typename Problem>
-bool rows_are_vectors_of(int count, const Problem& p, int64_t input_column, int size) {
-  return input_column % count == 0 && p.input_features % count == 0 &&
+bool rows_are_vectors_of(int count, const Problem& p, int64_t h_columns, int size) {
+  return h_columns % count == 0 && p.input_features % count == 0 &&
          p.input.starts_at_neighbors(count, size) && p.old_h.starts_at_neighbors(count, size) &&
-         p.weights.starts_at_neighbors(count, size);
+         p.weights.starts_at_neighbors(count, size) &&
+         p.weights_input.starts_at_neighbors(count, size);
 }
 
 /// The numbers of rows that there are kernels for.

@@ -1,5 +1,6 @@
 // The candidates for the backward: what each supports, its tiles and its estimated time. Of an LSTM
-// there are only the products over all steps of a sequence, by wgmma in float32 or by the library.
+// there are the products over all steps of a sequence, by wgmma in float32 or by the library, and
+// the backward of one step with few rows.
 #include "backward.h"
 
 #include "../scheduler/gradient_schedule.h"
@@ -37,7 +38,7 @@ bool ours_run(const BackwardShape& s, const DeviceFacts& device) {
 bool few_rows_supports(const BackwardCandidate&,
                        const BackwardShape& s,
                        const DeviceFacts& device) {
-  return ours_run(s, device) && s.cell == CellType::kLltm && s.batch <= kFewRows;
+  return ours_run(s, device) && s.forms_d_old_h && s.batch <= kFewRows;
 }
 
 int few_rows_ranks(const BackwardShape& s, const DeviceFacts& device) {

@@ -25,7 +25,7 @@ struct BackwardShape {
   // Whether TMA can describe input, old_h, both column ranges of weights, and contiguous rows of
   // state_size elements in place.
   bool vector_rows = true;
-  // If false, only d_weights and d_input: those of all steps of a sequence.
+  // If false, only the products for d_weights and d_input: those of all steps of a sequence.
   bool forms_d_old_h = true;
 
   bool operator==(const BackwardShape&) const = default;

@@ -50,8 +50,9 @@ Arithmetic arithmetic_of(const ContiguousProblem& of) {
   return static_cast<Arithmetic>(of.arithmetic);
 }
 
+/// Of its address, only the alignment counts.
 Matrix contiguous(int64_t columns) {
-  return {nullptr, columns};
+  return {reinterpret_cast<const void*>(4096), columns};
 }
 
 /// The shape of a problem.
@@ -60,19 +61,22 @@ Shape shape_for(const ContiguousProblem& of, bool is_step);
 
 template <>
 ForwardShape shape_for(const ContiguousProblem& of, bool is_step) {
-  const Matrix input = contiguous(of.input_features);
-  const Matrix weights = contiguous(of.state_size + of.input_features);
   StepOperands operands{.size = element_size(arithmetic_of(of)),
                         .gates = 3 * of.state_size,
                         .input_features = of.input_features,
                         .state_size = of.state_size};
+  const Matrix input = contiguous(of.input_features);
+  const Matrix weights = contiguous(of.state_size + of.input_features);
+  const Matrix weights_input = weights.from(of.state_size, operands.size);
   if (is_step) {
-    operands.choose_copies(
-        is_describable(weights, of.state_size + of.input_features, operands.size),
-        is_describable(input, of.input_features, operands.size));
-    operands.copies_weights &= operands.weights_bytes() <= StepOperands::kWeightsBytes;
+    operands.choose_copies(is_describable(weights, of.state_size, operands.size),
+                           is_describable(weights_input, of.input_features, operands.size),
+                           is_describable(input, of.input_features, operands.size));
+    if (operands.weights_bytes() > StepOperands::kWeightsBytes) {
+      operands.copies_weights = operands.copies_weights_input = false;
+    }
   }
-  ForwardProblem problem = operands.problem(of.batch, input, weights);
+  ForwardProblem problem = operands.problem(of.batch, input, weights, weights_input);
   if (!is_step) {
     problem.old_h = contiguous(of.state_size);
   }

@@ -100,7 +100,7 @@ Estimate few_rows_time(const ForwardCandidate&,
   // All multiprocessors take as long as the one with the most columns of the state.
   const int64_t columns =
       ceil_div(groups * shape.state_size, device.multiprocessors) * device.multiprocessors;
-  const auto elements = static_cast<double>(3 * columns * shape.width());
+  const auto elements = static_cast<double>(gates_of(shape.cell) * columns * shape.width());
   const Product product{launch + of.launch_a_row * more_rows,
                         /*operations=*/0,
                         /*rate=*/1,
@@ -291,8 +291,7 @@ bool few_rows_supports(const ForwardCandidate&,
                        const ForwardShape& shape,
                        const DeviceFacts& device) {
   // Only the cell's kernel supports 16 bits, and rows that start anywhere.
-  return shape.cell == CellType::kLltm && ours_run(shape, device) &&
-         shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
+  return ours_run(shape, device) && shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
          shape.width() < (int64_t{1} << 30) &&
          (!shape.is_step ||
           (is_float(shape.arithmetic) && shape.vector_rows && shape.input_features % 4 == 0));
@@ -325,11 +324,12 @@ Estimate wgmma_time(const ForwardCandidate& of,
 
 // Three TF32 products are as accurate as SGEMM, except for few rows and short sums. There SGEMM is
 // more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums. An LSTM's steps,
-// where the alternative is SGEMM, have half of its error from four rows on.
+// where the alternative is SGEMM, have at most its error from four rows on.
 bool are_exact(const ForwardCandidate& of, const ForwardShape& shape) {
-  const bool enough_rows = shape.batch > (shape.cell == CellType::kLstm ? 3 : 16);
   return !of.float32 ||
-         (enough_rows && (of.tile.columns == 8 || multiplications(shape, 64) >= 1e7));
+         (shape.cell == CellType::kLstm
+              ? shape.batch > 3
+              : shape.batch > 16 && (of.tile.columns == 8 || multiplications(shape, 64) >= 1e7));
 }
 
 constexpr ForwardCandidate wgmma(std::string_view name,
@@ -367,7 +367,7 @@ constexpr ForwardCandidate tiles(std::string_view name,
 }
 
 // Names, {rows, columns, row tiles}, the most ranks, and times: microseconds, measured as those in
-// costs.h. The LSTM has steps only, which never multiply x.
+// costs.h.
 // clang-format off
 constexpr ForwardCandidate kCandidates[] = {
     {"forward_few_rows", Group::kFewRows, {kMostFewRows, 1}, {}, few_rows_supports, few_rows_time},
@@ -393,11 +393,16 @@ constexpr ForwardCandidate kCandidates[] = {
         {.cell = {.chunk = 0.507, .block = 1.98}, .step = {.chunk = 0.524, .input_chunk = 0.361, .block = 2.64, .alone = 0.254}}, /*float32=*/true),
     wgmma("forward_wgmma_float32_128x32", {128, 32}, 8,
         {.cell = {.chunk = 0.763, .block = 1.64}, .step = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}}, /*float32=*/true),
-    wgmma("lstm_step_wgmma_64x8", {64, 8}, 8, {.step = {.chunk = 0.155, .input_chunk = 0, .block = 1.82, .alone = -0.886}}, /*float32=*/false, /*gates=*/4),
-    wgmma("lstm_step_wgmma_64x24", {64, 24}, 8, {.step = {.chunk = 0.0755, .input_chunk = 0, .block = 2.52, .alone = 0.312}}, /*float32=*/false, /*gates=*/4),
-    wgmma("lstm_step_wgmma_128x32", {128, 32}, 2, {.step = {.chunk = 0.26, .input_chunk = 0, .block = 3.16, .alone = 0.111}}, /*float32=*/false, /*gates=*/4),
-    wgmma("lstm_step_wgmma_float32_64x24", {64, 24}, 8, {.step = {.chunk = 0.522, .input_chunk = 0, .block = 3.37, .alone = 0.0761}}, /*float32=*/true, /*gates=*/4),
-    wgmma("lstm_step_wgmma_float32_128x16", {128, 16}, 8, {.step = {.chunk = 0.606, .input_chunk = 0, .block = 2.62, .alone = 0.764}}, /*float32=*/true, /*gates=*/4),
+    wgmma("lstm_wgmma_64x8", {64, 8}, 8,
+        {.cell = {.chunk = 0.16, .block = 1.6}, .step = {.chunk = 0.155, .input_chunk = 0, .block = 1.82, .alone = -0.886}}, /*float32=*/false, /*gates=*/4),
+    wgmma("lstm_wgmma_64x24", {64, 24}, 8,
+        {.cell = {.chunk = 0.18, .block = 2.0}, .step = {.chunk = 0.0755, .input_chunk = 0, .block = 2.52, .alone = 0.312}}, /*float32=*/false, /*gates=*/4),
+    wgmma("lstm_wgmma_128x32", {128, 32}, 2,
+        {.cell = {.chunk = 0.2, .block = 2.5}, .step = {.chunk = 0.26, .input_chunk = 0, .block = 3.16, .alone = 0.111}}, /*float32=*/false, /*gates=*/4),
+    wgmma("lstm_wgmma_float32_64x24", {64, 24}, 8,
+        {.cell = {.chunk = 0.52, .block = 2.0}, .step = {.chunk = 0.522, .input_chunk = 0, .block = 3.37, .alone = 0.0761}}, /*float32=*/true, /*gates=*/4),
+    wgmma("lstm_wgmma_float32_128x16", {128, 16}, 8,
+        {.cell = {.chunk = 0.6, .block = 1.8}, .step = {.chunk = 0.606, .input_chunk = 0, .block = 2.62, .alone = 0.764}}, /*float32=*/true, /*gates=*/4),
     tiles("forward_tiles_16x8", {16, 8}, 8,
         {.cell = {.chunk = 0.37, .block = 1.69}}, /*blocks_a_multiprocessor=*/2.2),
     tiles("forward_tiles_64x8", {64, 8}, 8,
@@ -434,18 +439,21 @@ ForwardShape forward_shape(Arithmetic arithmetic,
     shape.pack_bytes += packs_it ? rows * columns * size : 0;
     return packs_it;
   };
-  packs.input_lead = p.input_features == 0 ? 0 : p.input_column() * size % 16 / size;
+  if (p.input_features > 0 && p.has_one_matrix(size)) {
+    packs.input_lead = p.state_size * size % 16 / size;
+  }
   packs.input = must_pack(p.input, p.batch, p.input_features, packs.input_lead > 0);
   packs.old_h = must_pack(p.old_h, p.batch, p.state_size, false);
-  packs.weights = must_pack(p.weights, shape.gates(), p.input_column() + p.input_features, false);
+  packs.weights = must_pack(p.weights, shape.gates(), p.state_size, false);
+  packs.weights_input = must_pack(
+      p.weights_input.from(-packs.input_lead, size), shape.gates(), p.input_features, false);
   shape.weights_in_lines = packs.weights || p.weights.starts_at_lines(size);
   const int64_t across = (packs.old_h || p.old_h.starts_at_lines(size) ? 0 : p.state_size) +
                          (packs.input || p.input.starts_at_lines(size) ? 0 : p.input_features);
   shape.states_across_lines =
       static_cast<double>(across) / static_cast<double>(p.state_size + p.input_features);
   shape.vector_rows = p.input.starts_at_vectors(size) && p.old_h.starts_at_vectors(size) &&
-                      p.weights.starts_at_vectors(size) &&
-                      p.weights.starts_at_vectors(size, p.input_column());
+                      p.weights.starts_at_vectors(size) && p.weights_input.starts_at_vectors(size);
   return shape;
 }
 

@@ -17,7 +17,7 @@ namespace lltm::cuda {
 
 /// What the kernels with tiles need packed first, and where the boxes of Hopper's start.
 struct ForwardPacks {
-  bool input = false, weights = false, old_h = false;
+  bool input = false, weights = false, weights_input = false, old_h = false;
   int64_t input_lead = 0;  // as in ForwardProblem
 
   bool operator==(const ForwardPacks&) const = default;

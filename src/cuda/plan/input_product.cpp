@@ -3,6 +3,7 @@
 #include "../tile/shapes.h"
 #include "times.h"
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -14,12 +15,20 @@ constexpr double kLibraryLaunch = 4;
 // Bytes per microsecond at which z_x is written and a recurrence reads it.
 constexpr double kTraffic = 2.5e6;
 
+/// What input_product.cu takes longer for many features, of which a block takes 128 after the
+/// other. Measured on an H200.
+double time_of_features(const InputProductShape& shape) {
+  constexpr double kFeature = 0.0245;
+  return kFeature * static_cast<double>(std::max<int64_t>(shape.input_features - 128, 0));
+}
+
 /// Whether input_product.cu takes about three microseconds, as long as the launch of another
 /// kernel.
 bool is_small(const InputProductShape& shape) {
   // An element counts for as many multiply-adds as its bias and its way to memory take.
   constexpr int64_t kMultiplyAdds = 24'000'000, kOfElement = 16;
-  return shape.rows <= kMultiplyAdds / ((shape.input_features + kOfElement) * shape.columns);
+  return shape.rows <= kMultiplyAdds / ((shape.input_features + kOfElement) * shape.columns) &&
+         time_of_features(shape) < kLibraryLaunch;
 }
 
 /// Multiply-adds of a large product of the library, per microsecond.
@@ -83,6 +92,9 @@ InputProductPlan plan_input_product(const InputProductShape& shape, const Device
       .kernel = is_small(shape) ? InputProductKernel::kSmall : InputProductKernel::kLibrary,
       .tile_rows = 0,
       .us = time_by_library(shape, device)};
+  if (best.is_own()) {
+    best.us += time_of_features(shape);
+  }
   constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max() - 128;  // TMA counts in 32 bits
   if (best.is_own() || shape.arithmetic != Arithmetic::kFloat32 || !device.wgmma ||
       shape.input_features == 0 || shape.rows > kMostRows) {

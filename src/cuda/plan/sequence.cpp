@@ -12,16 +12,17 @@ namespace {
 // run at a time.
 constexpr int64_t kWorkspaceBytes = 60 << 20, kChunkBytes = 16 << 20;
 
-/// Plans the steps of a layout that multiply the input, or that read z_x.
-StepsPlan plan_layout(StepsLayout layout,
+/// Plans the steps of a layout that multiply the input, or that read z_x. They have no kernel if
+/// the copies of weights are too large.
+StepsPlan plan_layout(const StepsLayout& layout,
                       const SequenceShape& shape,
                       const DeviceFacts& device,
                       const Selection& selection) {
-  layout.copies_weights &= layout.weights_bytes() <= StepsLayout::kWeightsBytes;
   StepsPlan plan{.layout = layout, .rows_at_a_time = layout.rows_at_a_time()};
-  if (layout.steps > 0 && (layout.copies_weights || shape.weights_have_rows)) {
+  if (layout.steps > 0 && layout.weights_bytes() <= StepsLayout::kWeightsBytes) {
     const Matrix input = layout.input_features > 0 ? shape.input : Matrix{};
-    const ForwardProblem step = layout.problem(plan.rows_at_a_time, input, shape.weights);
+    const ForwardProblem step =
+        layout.problem(plan.rows_at_a_time, input, shape.weights, shape.weights_input);
     plan.kernel = choose_forward(
         forward_shape(*shape.arithmetic, step, /*is_step=*/true, shape.cell), device, selection);
     plan.us = plan.kernel.choice.estimate.us;
@@ -36,7 +37,7 @@ StepsPlan plan_with_hoisted_input(const SequenceShape& shape,
   StepsLayout layout = shape.layout;
   layout.hoisted_row = layout.gates + shape.copied_input_columns;
   layout.input_features = 0;
-  layout.copies_input = false;
+  layout.copies_weights_input = layout.copies_input = false;
   StepsPlan plan = plan_layout(layout, shape, device, selection);
   const int64_t rows = plan.rows_at_a_time, steps = plan.layout.steps_a_chunk(rows);
   const InputProductPlan product = plan_input_product({.arithmetic = *shape.arithmetic,
@@ -65,6 +66,9 @@ StepsPlan plan_steps(const SequenceShape& shape,
     return plan;
   }
   const StepsPlan hoisted = plan_with_hoisted_input(shape, device, selection);
+  if (plan.kernel.choice.candidate == nullptr) {
+    return hoisted;
+  }
   const double us = plan.by_library() ? kSlowStep : plan.us;
   return !hoisted.by_library() && kMargin * hoisted.us < us ? hoisted : plan;
 }
@@ -101,10 +105,19 @@ SequencePlan choose_sequence(const SequenceShape& shape,
     const SequenceGradientShape step{
         shape.arithmetic, shape.steps, shape.batch, shape.state_size, shape.gates()};
     plan.gradients = choose(step, device, selection);
-  } else {
+  } else if (shape.one_step) {
+    plan.one_step = choose_forward(*shape.one_step, device, selection);
+  }
+  const bool as_cell = plan.one_step.choice.candidate != nullptr && !plan.one_step.by_library();
+  if (!as_cell) {
+    plan.one_step = {};
+  }
+  if (!shape.backward && !as_cell) {
     plan.steps = plan_steps(shape, device, selection);
   }
-  const double us = shape.backward ? plan.gradients.estimate.us : plan.steps.us;
+  const double us = shape.backward ? plan.gradients.estimate.us
+                    : as_cell      ? plan.one_step.choice.estimate.us
+                                   : plan.steps.us;
   plan.recurrence =
       choose_recurrence(shape, device, selection, static_cast<double>(shape.steps) * us);
   if (plan.recurrence != nullptr && plan.recurrence->group == Group::kGrid) {

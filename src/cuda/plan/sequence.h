@@ -10,6 +10,7 @@
 #include "sequence_gradients.h"
 
 #include <cstdint>
+#include <optional>
 
 namespace lltm::cuda {
 
@@ -70,25 +71,26 @@ struct StepsPlan {
 struct SequenceShape : RecurrenceShape {
   StepsLayout layout{};  // if they multiply the input
   int64_t copied_input_columns = 0;
-  // Only strides and alignment count, up to cache lines. Weights without rows: their columns are
-  // not contiguous.
-  Matrix input{}, weights{};
-  bool weights_have_rows = true;
+  // Only strides and alignment count, up to cache lines.
+  Matrix input{}, weights{}, weights_input{};
+  std::optional<ForwardShape> one_step{};  // if the cell's kernels can compute all of it
 
   bool operator==(const SequenceShape&) const = default;
 };
 
-/// One kernel for all steps or, if that is null, the kernels of single steps.
+/// One kernel for all steps or, if that is null, the cell's for the only step or, if that has no
+/// candidate, the kernels of single steps.
 struct SequencePlan {
   const RecurrenceCandidate* recurrence = nullptr;
   std::optional<GridPlan> grid{};      // of a kernel across the grid
+  ForwardPlan one_step{};              // of a forward
   StepsPlan steps{};                   // of a forward
   SequenceGradientChoice gradients{};  // of a backward
 };
 
 /// The way with the least time. The steps of a forward multiply the input themselves, unless it
-/// takes clearly less to compute z_x before; those of the LSTM, whose weights are two matrices,
-/// never do.
+/// takes clearly less to compute z_x before; those of the LSTM never do, whose times with the input
+/// are not known.
 SequencePlan choose_sequence(const SequenceShape& shape,
                              const DeviceFacts& device,
                              const Selection& selection);

@@ -18,6 +18,14 @@ inline Matrix rows_of(const at::Tensor& tensor) {
   return tensor.size(-1) == 0 ? Matrix{} : Matrix{tensor.const_data_ptr(), tensor.stride(-2)};
 }
 
+/// The same as far as its layout counts, so that a plan serves other addresses, too.
+inline Matrix alignment_of(const at::Tensor& tensor) {
+  constexpr uintptr_t kLine = 128;
+  const Matrix rows = rows_of(tensor);
+  return {reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(rows.data) % kLine),
+          rows.stride};
+}
+
 template <typename scalar_t>
 Steps<scalar_t> steps_of(const std::optional<at::Tensor>& tensor) {
   if (!is_given(tensor)) {

@@ -94,7 +94,7 @@ bool describe_forward(ForwardMaps* maps,
   const int size = element_size(arithmetic), chunk_k = chunk_columns(arithmetic);
   const int64_t h = p.state_size;
   const int64_t x = p.input_columns();
-  const Matrix weights_input = p.weights.from(p.input_column() - p.input_lead, size);
+  const Matrix weights_input = p.weights_input.from(-p.input_lead, size);
   return describe(&maps->old_h, {arithmetic, p.old_h, p.batch, h, rows, chunk_k}) &&
          describe(&maps->weights_h, {arithmetic, p.weights, h, h, hidden, chunk_k, gates}) &&
          describe(&maps->input, {arithmetic, p.input, p.batch, x, rows, chunk_k}) &&

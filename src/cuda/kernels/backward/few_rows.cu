@@ -5,6 +5,7 @@
 // cluster shares the rows, and each block computes d_gates of its own. A thread has four columns if
 // rows, including those of d_weights, start at multiples of four elements, otherwise one.
 #include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/write_tile.cuh"
 #include "../../problem.h"
@@ -34,9 +35,11 @@ struct BackwardFewRowsArguments {
 };
 
 /// A strip of columns of [h | x], kWidth per thread, for a batch of kRows rows.
-template <typename Element_, int kRows_, int kWidth_>
+template <typename Cell_, typename Element_, int kRows_, int kWidth_>
 struct FewRowsStrip {
+  using Cell = Cell_;
   using Element = Element_;
+  static constexpr int kGates = Cell::kGates;
   static constexpr int kRows = kRows_, kColumns = 64, kWidth = kWidth_;
   static constexpr int kThreads = 256, kLanes = kColumns / kWidth, kGroups = kThreads / kLanes;
 
@@ -93,10 +96,10 @@ struct FewRowsStrip {
   // Copies are of at least four bytes: an element of 16 bits is copied with the word it is in.
   static constexpr bool kCopiesWords = kWidth * sizeof(Element) < 4;
   static constexpr int kVectorBytes = kCopiesWords ? 4 : kWidth * sizeof(Element);
-  static constexpr int kStageBytes = 3 * kThreads * kVectorBytes;
+  static constexpr int kStageBytes = kGates * kThreads * kVectorBytes;
   static constexpr int kWeightsOffset = Sums::kSharedBytes;
   static constexpr int kGatesOffset = kWeightsOffset + kStages * kStageBytes;
-  static constexpr int kSharedBytes = kGatesOffset + 2 * 3 * kThreads * 4;
+  static constexpr int kSharedBytes = kGatesOffset + 2 * kGates * kThreads * 4;
   static_assert(kParts * kRows * kColumns * 4 <= kStages * kStageBytes);
   static_assert(kLanes >= 16 && kWeightsOffset % 16 == 0);
 };
@@ -111,8 +114,10 @@ LLTM_DEVICE const void* word_around(const void* element) {
 template <typename Strip>
 __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     const __grid_constant__ BackwardFewRowsArguments<typename Strip::Element> arguments) {
+  using Cell = typename Strip::Cell;
   using Element = typename Strip::Element;
   using Math = TensorMath<Element>;
+  constexpr int kGates = Strip::kGates;
   constexpr int kRows = Strip::kRows, kHidden = Strip::kHidden, kThreads = Strip::kThreads;
   constexpr int kWidth = Strip::kWidth, kLanes = Strip::kLanes, kGroups = Strip::kGroups;
   constexpr int kStages = Strip::kStages, kVectorBytes = Strip::kVectorBytes;
@@ -130,7 +135,10 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   const int column = thread % kLanes * kWidth, group = thread / kLanes;
   const bool inside = column < columns;  // widths are multiples of kWidth
   const bool state_wanted = piece.of(p.d_old_h, p.d_input) != nullptr;
-  const bool weights_wanted = p.d_weights.any_wanted();
+  const Matrix& weights = piece.of(p.weights, p.weights_input);
+  void* const all_d_weights = piece.of(p.d_weights.of_h, p.d_weights.of_input);
+  const int64_t d_weights_stride = piece.of(p.d_weights.h_stride, p.d_weights.input_stride);
+  const bool weights_wanted = all_d_weights != nullptr;
   const bool cell_wanted = strip == 0;
 
   const int64_t begin = int64_t(arguments.split.first_chunk(cluster_rank())) * kGroups;
@@ -148,14 +156,17 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   // The operands of d_gates of this thread's next element, which is in column `own` of those
   // computed at a time.
   const int own = thread % kHidden, own_row = thread / kHidden;
-  Element z[3] = {}, new_cell = 0, grad_h = 0, grad_cell = 0;
+  Element z[kGates] = {}, new_cell = 0, old_cell = 0, grad_h = 0, grad_cell = 0;
   const auto load_element = [&](int first) {
     if (own_row < kRows && first + own < hidden) {
       const int64_t at = begin + first + own;
-      const Element* const gates = cell.gates + own_row * 3 * state_size + at;
+      const Element* const gates = cell.gates + own_row * kGates * state_size + at;
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
+      for (int gate = 0; gate < kGates; ++gate) {
         z[gate] = gates[gate * state_size];
+      }
+      if (Cell::kReadsOldCell && cell.old_cell.data != nullptr) {
+        old_cell = cell.old_cell.at(0, own_row, at);
       }
       new_cell = cell.new_cell[own_row * state_size + at];
       if (cell.grad_h.data != nullptr) {
@@ -170,17 +181,20 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     if (own_row >= kRows) {
       return;
     }
-    const float z_of_element[] = {
-        static_cast<float>(z[0]), static_cast<float>(z[1]), static_cast<float>(z[2])};
-    const auto by = cell::Lltm::derivatives<Math>(
-        z_of_element, /*old_cell=*/0.0f, static_cast<float>(new_cell));
-    float d_z[3];
+    float z_of_element[kGates];
+#pragma unroll
+    for (int gate = 0; gate < kGates; ++gate) {
+      z_of_element[gate] = static_cast<float>(z[gate]);
+    }
+    const auto by = Cell::template derivatives<Math>(
+        z_of_element, static_cast<float>(old_cell), static_cast<float>(new_cell));
+    float d_z[kGates];
     const float d_old_cell =
-        cell::Lltm::backward(by, static_cast<float>(grad_h), static_cast<float>(grad_cell), d_z);
+        Cell::backward(by, static_cast<float>(grad_h), static_cast<float>(grad_cell), d_z);
     const bool exists = first + own < hidden;
     float* const to = d_gates + own * Strip::kPitch + own_row;
 #pragma unroll
-    for (int gate = 0; gate < 3; ++gate) {
+    for (int gate = 0; gate < kGates; ++gate) {
       to[gate * kThreads] = exists ? d_z[gate] : 0;
     }
     if (cell_wanted && exists && cell.d_old_cell != nullptr) {
@@ -189,7 +203,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     }
   };
   const auto sum_bias = [&](const float* d_gates, int first) {
-    for (int i = thread; i < 3 * kHidden; i += kThreads) {
+    for (int i = thread; i < kGates * kHidden; i += kThreads) {
       const int column = first + i % kHidden;
       if (column < hidden) {
         float sum = 0;
@@ -202,25 +216,25 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     }
   };
 
-  // Starts the copies of the three gates' weights of a column of the state to a stage.
-  const int64_t in_row = piece.of(int64_t{0}, state_size) + first_column + column;
+  // Starts the copies of all gates' weights of a column of the state to a stage.
+  const int64_t in_row = first_column + column;
   const Element* const first_weights =
-      static_cast<const Element*>(p.weights.data) + (begin + group) * p.weights.stride + in_row;
+      static_cast<const Element*>(weights.data) + (begin + group) * weights.stride + in_row;
   const Element* next = first_weights;
   int next_hidden = group, next_stage = 0;
   const auto copy_weights = [&] {
     if (state_wanted && inside && next_hidden < hidden) {
       const uint32_t to = shared_address(own_weights + next_stage * Strip::kStageBytes);
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
-        const Element* const vector = next + gate * state_size * p.weights.stride;
+      for (int gate = 0; gate < kGates; ++gate) {
+        const Element* const vector = next + gate * state_size * weights.stride;
         copy_async<kVectorBytes>(to + gate * kThreads * kVectorBytes,
                                  Strip::kCopiesWords ? word_around(vector) : vector,
                                  kVectorBytes);
       }
     }
     commit_copies();
-    next += kGroups * p.weights.stride;
+    next += kGroups * weights.stride;
     next_hidden += kGroups;
     next_stage = next_stage + 1 == kStages ? 0 : next_stage + 1;
   };
@@ -229,7 +243,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   static_assert(!Strip::kCopiesWords || kGroups % 2 == 0);
   const auto in_word = [&](int gate) {
     return Strip::kCopiesWords
-               ? reinterpret_cast<uintptr_t>(first_weights + gate * state_size * p.weights.stride) %
+               ? reinterpret_cast<uintptr_t>(first_weights + gate * state_size * weights.stride) %
                      kVectorBytes
                : 0;
   };
@@ -250,16 +264,16 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     }
   }
 
-  const int64_t width = state_size + p.input_features;
-  Element* d_weights =
-      weights_wanted ? static_cast<Element*>(p.d_weights.of_h) + (begin + group) * width + in_row
-                     : nullptr;
+  Element* d_weights = static_cast<Element*>(all_d_weights);
+  if (weights_wanted) {
+    d_weights += (begin + group) * d_weights_stride + in_row;
+  }
   int stage = 0;
 #pragma unroll 1
   for (int first = 0; first < hidden; first += kHidden) {
     const int count = min(hidden - first, kHidden);
     // d_gates alternate between two places, so that one barrier is enough.
-    float* const d_gates = both_d_gates + first / kHidden % 2 * 3 * kThreads;
+    float* const d_gates = both_d_gates + first / kHidden % 2 * kGates * kThreads;
     form_d_gates(d_gates, first);
     load_element(first + kHidden);
     __syncthreads();
@@ -269,9 +283,9 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
 #pragma unroll 1
     for (int j = group; j < count; j += kGroups) {
       wait_copies<kStages - 2>();
-      float d_z[3][Strip::kPitch];
+      float d_z[kGates][Strip::kPitch];
 #pragma unroll
-      for (int gate = 0; gate < 3; ++gate) {
+      for (int gate = 0; gate < kGates; ++gate) {
         constexpr int kAtOnce = Strip::kPitch < 4 ? Strip::kPitch : 4;
 #pragma unroll
         for (int row = 0; row < kRows; row += kAtOnce) {
@@ -283,7 +297,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
       if (inside && state_wanted) {
         const unsigned char* const from = own_weights + stage * Strip::kStageBytes;
 #pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
+        for (int gate = 0; gate < kGates; ++gate) {
           const auto w = read_vector<kWidth>(reinterpret_cast<const Element*>(
               from + gate * kThreads * kVectorBytes + in_word(gate)));
 #pragma unroll
@@ -300,7 +314,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
       stage = stage + 1 == kStages ? 0 : stage + 1;
       if (inside && weights_wanted) {
 #pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
+        for (int gate = 0; gate < kGates; ++gate) {
           Vector<Element, kWidth> four;
 #pragma unroll
           for (int i = 0; i < kWidth; ++i) {
@@ -311,9 +325,9 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
             }
             four.values[i] = static_cast<Element>(value);
           }
-          stream_global_vector(d_weights + gate * state_size * width, four);
+          stream_global_vector(d_weights + gate * state_size * d_weights_stride, four);
         }
-        d_weights += kGroups * width;
+        d_weights += kGroups * d_weights_stride;
       }
     }
   }
@@ -332,51 +346,55 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   sums.finish();
 }
 
-template <typename scalar_t, int kRows, int kWidth>
+template <typename Cell, typename scalar_t, int kRows, int kWidth>
 cudaError_t launch_backward_few_rows_of(const GateGradientsParams<scalar_t>& cell,
                                         const BackwardProblem& products,
                                         int ranks,
                                         cudaStream_t stream) {
-  using Strip = FewRowsStrip<scalar_t, kRows, kWidth>;
-  const bool all = products.d_weights.any_wanted();
+  using Strip = FewRowsStrip<Cell, scalar_t, kRows, kWidth>;
+  const bool of_h = products.d_old_h != nullptr || products.d_weights.of_h != nullptr;
+  const bool of_input = products.d_input != nullptr || products.d_weights.of_input != nullptr;
   const BackwardFewRowsArguments<scalar_t> arguments{
       .cell = cell,
       .products = products,
       .split = split_of_k(ranks, tiles_of(products.state_size, Strip::kGroups), kRows),
-      .strips = segments_of(all || products.d_old_h != nullptr ? products.state_size : 0,
-                            all || products.d_input != nullptr ? products.input_features : 0,
-                            Strip::kColumns)};
+      .strips = segments_of(
+          of_h ? products.state_size : 0, of_input ? products.input_features : 0, Strip::kColumns)};
   // The first strip computes d_bias and d_old_cell, even if no product is wanted.
   const int count = std::max(arguments.strips.pieces(), 1);
   return launch_in_clusters<&backward_few_rows_kernel<Strip>, Strip::kThreads, Strip::kSharedBytes>(
       arguments, grid_of(count * ranks), ranks, stream);
 }
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      const BackwardProblem& products,
                                      int ranks,
                                      cudaStream_t stream) {
   constexpr int kSize = sizeof(scalar_t);
-  const bool fours = rows_are_vectors_of(4, products, products.state_size, kSize) &&
-                     reinterpret_cast<uintptr_t>(products.d_weights.of_h) % (4 * kSize) == 0;
+  const WeightGradients<void>& d_weights = products.d_weights;
+  const bool fours =
+      rows_are_vectors_of(4, products, products.state_size, kSize) &&
+      Matrix{d_weights.of_h, d_weights.h_stride}.starts_at_neighbors(4, kSize) &&
+      Matrix{d_weights.of_input, d_weights.input_stride}.starts_at_neighbors(4, kSize);
   return dispatch<kCountsOfFewRows>(products.batch, [&](auto rows) {
-    return fours ? launch_backward_few_rows_of<scalar_t, rows, 4>(cell, products, ranks, stream)
-                 : launch_backward_few_rows_of<scalar_t, rows, 1>(cell, products, ranks, stream);
+    const auto launch = [&]<int kWidth>() {
+      return launch_backward_few_rows_of<Cell, scalar_t, rows, kWidth>(
+          cell, products, ranks, stream);
+    };
+    return fours ? launch.template operator()<4>() : launch.template operator()<1>();
   });
 }
 
-template cudaError_t launch_backward_few_rows(const GateGradientsParams<float>&,
-                                              const BackwardProblem&,
-                                              int,
-                                              cudaStream_t);
-template cudaError_t launch_backward_few_rows(const GateGradientsParams<c10::Half>&,
-                                              const BackwardProblem&,
-                                              int,
-                                              cudaStream_t);
-template cudaError_t launch_backward_few_rows(const GateGradientsParams<c10::BFloat16>&,
-                                              const BackwardProblem&,
-                                              int,
-                                              cudaStream_t);
+#define LLTM_INSTANTIATE(Cell, scalar_t)               \
+  template cudaError_t launch_backward_few_rows<Cell>( \
+      const GateGradientsParams<scalar_t>&, const BackwardProblem&, int, cudaStream_t);
+LLTM_INSTANTIATE(cell::Lltm, float)
+LLTM_INSTANTIATE(cell::Lltm, c10::Half)
+LLTM_INSTANTIATE(cell::Lltm, c10::BFloat16)
+LLTM_INSTANTIATE(cell::Lstm, float)
+LLTM_INSTANTIATE(cell::Lstm, c10::Half)
+LLTM_INSTANTIATE(cell::Lstm, c10::BFloat16)
+#undef LLTM_INSTANTIATE
 
 }  // namespace lltm::cuda

@@ -4,6 +4,7 @@
 // batch is long or not all clusters would be resident, by a kernel of their own. For products in
 // TF32, more blocks transpose the inputs.
 #include "../../../cell/lltm.h"
+#include "../../../cell/lstm.h"
 #include "../../epilogue/dealt_columns.cuh"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/cluster.cuh"
@@ -83,16 +84,17 @@ struct GateGradientsArguments {
 };
 
 /// The sums for d_bias over the rows of a warp, and over those of a rank.
-template <typename acc_t, int kColumns>
+template <typename acc_t, int kGates, int kColumns>
 struct BiasSums {
-  acc_t warps[3][kWarps][kColumns];
-  acc_t ranks[kLargestCluster][3 * kColumns];
+  acc_t warps[kGates][kWarps][kColumns];
+  acc_t ranks[kLargestCluster][kGates * kColumns];
 };
 
 /// kVector: the neighbors per thread, as alignment allows. kRows: the rows at a time.
-template <typename scalar_t, int kVector, int kRows>
+template <typename Cell, typename scalar_t, int kVector, int kRows>
 __global__ void __launch_bounds__(kThreads, 2)
     gate_gradients_kernel(const __grid_constant__ GateGradientsArguments<scalar_t> arguments) {
+  constexpr int kGates = Cell::kGates;
   using acc_t = accumulate_t<scalar_t>;
   using Math = TensorMath<scalar_t>;
   using Several = Vector<scalar_t, kVector>;
@@ -122,29 +124,36 @@ __global__ void __launch_bounds__(kThreads, 2)
       return;
     }
   }
-  acc_t sums[3][kVector] = {};
+  acc_t sums[kGates][kVector] = {};
   // With vectors, state_size is a multiple of kVector.
   if (column < p.state_size) {
     const int64_t h = p.state_size;
-    // For an absent gradient something else is read and ignored: a branch would wait for what is
-    // loaded in it.
+    // In place of what is absent something else is read and ignored: a branch would wait for what
+    // is loaded in it.
     const bool has_h = p.grad_h.data != nullptr, has_cell = p.grad_cell.data != nullptr;
+    const bool has_old_cell = Cell::kReadsOldCell && p.old_cell.data != nullptr;
     const int64_t grad_h_stride = has_h ? p.grad_h.strides[1] : h;
     const int64_t grad_cell_stride = has_cell ? p.grad_cell.strides[1] : h;
+    const int64_t old_cell_stride = has_old_cell ? p.old_cell.strides[1] : h;
     const scalar_t* const gates = p.gates + column;
     const scalar_t* const new_cell = p.new_cell + column;
     const scalar_t* const grad_h = has_h ? &p.grad_h.at(0, 0, column) : new_cell;
     const scalar_t* const grad_cell = has_cell ? &p.grad_cell.at(0, 0, column) : new_cell;
+    const scalar_t* const old_cell = has_old_cell ? &p.old_cell.at(0, 0, column) : new_cell;
 #pragma unroll 1
     for (int64_t row0 = first + lane; row0 < end; row0 += kRows * kLanes) {
-      Several z[kRows][3], new_cells[kRows], grads_h[kRows], grads_cell[kRows];
+      Several z[kRows][kGates], new_cells[kRows], grads_h[kRows], grads_cell[kRows];
+      Several old_cells[kRows] = {};
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         // Past the last row, the first one is read again.
         const int64_t row = row0 + i * kLanes < end ? row0 + i * kLanes : row0;
 #pragma unroll
-        for (int gate = 0; gate < 3; ++gate) {
-          z[i][gate] = read_vector<kVector>(gates + (row * 3 + gate) * h);
+        for (int gate = 0; gate < kGates; ++gate) {
+          z[i][gate] = read_vector<kVector>(gates + (row * kGates + gate) * h);
+        }
+        if constexpr (Cell::kReadsOldCell) {
+          old_cells[i] = read_vector<kVector>(old_cell + row * old_cell_stride);
         }
         new_cells[i] = read_vector<kVector>(new_cell + row * h);
         grads_h[i] = read_vector<kVector>(grad_h + row * grad_h_stride);
@@ -156,22 +165,26 @@ __global__ void __launch_bounds__(kThreads, 2)
         if (row >= end) {
           break;
         }
-        Several d_gates[3], d_old_cell;
+        Several d_gates[kGates], d_old_cell;
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
-          const acc_t z_of_element[] = {static_cast<acc_t>(z[i][0].values[v]),
-                                        static_cast<acc_t>(z[i][1].values[v]),
-                                        static_cast<acc_t>(z[i][2].values[v])};
-          const auto by = cell::Lltm::derivatives<Math>(
-              z_of_element, /*old_cell=*/acc_t(0), static_cast<acc_t>(new_cells[i].values[v]));
-          acc_t of_gates[3];
-          const acc_t of_old_cell = cell::Lltm::backward(
-              by,
-              has_h ? static_cast<acc_t>(grads_h[i].values[v]) : acc_t(0),
-              has_cell ? static_cast<acc_t>(grads_cell[i].values[v]) : acc_t(0),
-              of_gates);
+          acc_t z_of_element[kGates];
 #pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
+          for (int gate = 0; gate < kGates; ++gate) {
+            z_of_element[gate] = static_cast<acc_t>(z[i][gate].values[v]);
+          }
+          const auto by = Cell::template derivatives<Math>(
+              z_of_element,
+              has_old_cell ? static_cast<acc_t>(old_cells[i].values[v]) : acc_t(0),
+              static_cast<acc_t>(new_cells[i].values[v]));
+          acc_t of_gates[kGates];
+          const acc_t of_old_cell =
+              Cell::backward(by,
+                             has_h ? static_cast<acc_t>(grads_h[i].values[v]) : acc_t(0),
+                             has_cell ? static_cast<acc_t>(grads_cell[i].values[v]) : acc_t(0),
+                             of_gates);
+#pragma unroll
+          for (int gate = 0; gate < kGates; ++gate) {
             d_gates[gate].values[v] = static_cast<scalar_t>(of_gates[gate]);
             sums[gate][v] += of_gates[gate];
           }
@@ -179,7 +192,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
         if (p.d_gates != nullptr) {
 #pragma unroll
-          for (int gate = 0; gate < 3; ++gate) {
+          for (int gate = 0; gate < kGates; ++gate) {
             write_vector(p.d_gates + row * p.d_gates_stride + gate * h + column, d_gates[gate]);
           }
         }
@@ -192,10 +205,10 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (p.d_bias == nullptr) {
     return;
   }
-  __shared__ BiasSums<acc_t, kColumns> shared;
+  __shared__ BiasSums<acc_t, kGates, kColumns> shared;
   const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
-  for (int gate = 0; gate < 3; ++gate) {
+  for (int gate = 0; gate < kGates; ++gate) {
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       acc_t sum = sums[gate][v];
@@ -213,7 +226,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int rank = cluster_rank(), ranks = static_cast<int>(arguments.ranks);
   const int gate = index / kColumns, column_in_block = index % kColumns;
   acc_t sum = 0;
-  if (gate < 3) {
+  if (gate < kGates) {
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       sum += shared.warps[gate][w][column_in_block];
@@ -224,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     // a warp execute the instructions of the cluster's barrier together, but gate may differ.
     __syncwarp();
     cluster_wait();
-    if (gate < 3) {
+    if (gate < kGates) {
       store_in_block(shared_address(&shared.ranks[rank][index]), 0, sum);
     }
     __syncwarp();
@@ -234,14 +247,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     cluster_wait();
     sum = 0;
-    for (int r = 0; r < ranks && gate < 3; ++r) {
+    for (int r = 0; r < ranks && gate < kGates; ++r) {
       sum += shared.ranks[r][index];
     }
   }
-  if (gate < 3 && first_column + column_in_block < p.state_size) {
+  if (gate < kGates && first_column + column_in_block < p.state_size) {
     const int64_t to = gate * p.state_size + first_column + column_in_block;
     if (p.workspace != nullptr) {
-      static_cast<acc_t*>(p.workspace)[blockIdx.y / arguments.ranks * 3 * p.state_size + to] = sum;
+      static_cast<acc_t*>(p.workspace)[blockIdx.y / arguments.ranks * kGates * p.state_size + to] =
+          sum;
     } else {
       p.d_bias[to] = static_cast<scalar_t>(sum);
     }
@@ -282,15 +296,17 @@ SharesOfRows shares_of_rows(const GateGradientsParams<scalar_t>& p, int64_t colu
   return {ceil_div(p.batch, parts), 1, parts};
 }
 
-/// Whether all rows start at multiples of `vector` elements.
+/// Whether all rows start at multiples of `vector` elements. Those of gates do if those of new_cell
+/// and their first one do.
 template <typename scalar_t>
 bool takes_vectors(const GateGradientsParams<scalar_t>& p, int vector) {
   const auto aligned = [&](const scalar_t* rows, int64_t stride) {
     return Matrix{rows, stride}.starts_at_neighbors(vector, sizeof(scalar_t));
   };
-  return aligned(p.gates, 3 * p.state_size) && aligned(p.new_cell, p.state_size) &&
+  return aligned(p.gates, 0) && aligned(p.new_cell, p.state_size) &&
          aligned(p.d_gates, p.d_gates_stride) && aligned(p.d_old_cell, p.state_size) &&
-         p.grad_h.starts_at_neighbors(vector) && p.grad_cell.starts_at_neighbors(vector);
+         p.grad_h.starts_at_neighbors(vector) && p.grad_cell.starts_at_neighbors(vector) &&
+         p.old_cell.starts_at_neighbors(vector);
 }
 
 /// Columns of the state per thread.
@@ -299,7 +315,7 @@ int neighbors(const GateGradientsParams<scalar_t>& p) {
   return sizeof(scalar_t) < 8 && takes_vectors(p, 2) ? 2 : 1;
 }
 
-template <typename scalar_t, int kVector, int kRows>
+template <typename Cell, typename scalar_t, int kVector, int kRows>
 cudaError_t launch_instance(const GateGradientsParams<scalar_t>& params,
                             const SharesOfRows& shares,
                             int64_t column_blocks,
@@ -311,7 +327,7 @@ cudaError_t launch_instance(const GateGradientsParams<scalar_t>& params,
   }
   const int64_t row_blocks = shares.blocks() + ceil_div(transposing, shares.ranks) * shares.ranks;
   const auto ranks = static_cast<unsigned>(shares.ranks);
-  return launch_in_clusters<&gate_gradients_kernel<scalar_t, kVector, kRows>, kThreads>(
+  return launch_in_clusters<&gate_gradients_kernel<Cell, scalar_t, kVector, kRows>, kThreads>(
       GateGradientsArguments<scalar_t>{
           params, shares.rows_a_block, ranks, static_cast<unsigned>(shares.blocks())},
       grid_of(column_blocks, row_blocks),
@@ -326,7 +342,7 @@ int64_t bias_parts(const GateGradientsParams<scalar_t>& params) {
   return shares_of_rows(params, ceil_div(params.state_size, neighbors(params) * kAcross)).parts;
 }
 
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
                                   cudaStream_t stream) {
   const int vector = neighbors(params);
@@ -334,8 +350,8 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
   const SharesOfRows shares = shares_of_rows(params, column_blocks);
   const auto launch = [&](auto columns) {
     return shares.rows_a_block <= kLanes
-               ? launch_instance<scalar_t, columns, 1>(params, shares, column_blocks, stream)
-               : launch_instance<scalar_t, columns, 2>(params, shares, column_blocks, stream);
+               ? launch_instance<Cell, scalar_t, columns, 1>(params, shares, column_blocks, stream)
+               : launch_instance<Cell, scalar_t, columns, 2>(params, shares, column_blocks, stream);
   };
   cudaError_t error = cudaErrorInvalidValue;
   if (vector == 1) {
@@ -348,14 +364,17 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
   }
   return launch_sum_parts(static_cast<const accumulate_t<scalar_t>*>(params.workspace),
                           shares.parts,
-                          3 * params.state_size,
+                          Cell::kGates * params.state_size,
                           SumsInOrder<scalar_t>{params.d_bias},
                           stream);
 }
 
-#define LLTM_GATE_GRADIENTS(scalar_t)                                \
-  template int64_t bias_parts(const GateGradientsParams<scalar_t>&); \
-  template cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>&, cudaStream_t);
+#define LLTM_GATE_GRADIENTS(scalar_t)                                                          \
+  template int64_t bias_parts(const GateGradientsParams<scalar_t>&);                           \
+  template cudaError_t launch_gate_gradients<cell::Lltm>(const GateGradientsParams<scalar_t>&, \
+                                                         cudaStream_t);                        \
+  template cudaError_t launch_gate_gradients<cell::Lstm>(const GateGradientsParams<scalar_t>&, \
+                                                         cudaStream_t);
 LLTM_GATE_GRADIENTS(double)
 LLTM_GATE_GRADIENTS(float)
 LLTM_GATE_GRADIENTS(c10::Half)

@@ -53,11 +53,12 @@ struct GateGradientsParams {
   int64_t batch;
   int64_t state_size;
   Steps<scalar_t> grad_h, grad_cell;  // (batch, state_size); null data for zeros
-  const scalar_t* gates;              // (batch, 3*state_size), pre-activations
+  Steps<scalar_t> old_cell;           // the same; not read for the LLTM
+  const scalar_t* gates;              // (batch, kGates * state_size), pre-activations
   const scalar_t* new_cell;           // (batch, state_size)
-  scalar_t* d_gates;                  // (batch, 3*state_size), or null if not wanted
+  scalar_t* d_gates;                  // (batch, kGates * state_size), or null if not wanted
   int64_t d_gates_stride;
-  scalar_t* d_bias;      // (3*state_size), or null if not wanted
+  scalar_t* d_bias;      // (kGates * state_size), or null if not wanted
   scalar_t* d_old_cell;  // (batch, state_size), or null if not wanted
   // The blocks that are resident at once, two per multiprocessor: by themselves, and in clusters.
   int blocks_at_once, blocks_in_clusters;
@@ -65,7 +66,7 @@ struct GateGradientsParams {
   // clusters. sums_bias: a kernel that is launched here adds the parts, rather than that of the
   // products.
   bool bias_in_parts, sums_bias;
-  // If d_bias is wanted and has several parts: bias_parts x 3*state_size elements of
+  // If d_bias is wanted and has several parts: bias_parts x kGates * state_size elements of
   // accumulate_t<scalar_t>.
   void* workspace;
   // Whether the next kernel may start before this one is complete. If this one has few blocks, it
@@ -80,7 +81,7 @@ int64_t bias_parts(const GateGradientsParams<scalar_t>& params);
 
 /// Computes d_gates, d_old_cell and d_bias, in one launch, or two if parts of d_bias are added.
 /// scalar_t is double, float, c10::Half or c10::BFloat16; 16-bit types are computed in float.
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params, cudaStream_t stream);
 
 /// The floats of the workspace of launch_backward_wgmma. In kTf32 it begins with transposed_inputs,
@@ -125,7 +126,7 @@ cudaError_t launch_backward_tiles(const BackwardProblem& problem,
 /// Computes the whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most
 /// kFewRows rows, without TF32. It does not use cell.d_gates, cell.workspace or problem.d_gates.
 /// `ranks` blocks, a cluster, share the rows of weights; more than one requires sm_90.
-template <typename scalar_t>
+template <typename Cell, typename scalar_t>
 cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      const BackwardProblem& problem,
                                      int ranks,

@@ -1,11 +1,11 @@
 // The forward of the cell, or of a step of a sequence in float, in one launch for a batch of a few
 // rows: a product of the weights with a few vectors, which takes as long as reading the weights
 // once. More than kFewRows rows are in two groups, which both read the weights. A warp computes a
-// column of the state from its three rows of weights, and shares K with other warps of its block.
+// column of the state from its rows of weights, one a gate, and shares K with other warps of its
+// block.
 // Products are plain multiplications in float32. A lane takes four neighboring columns of K, or
 // eight of 16 bits, if rows start at multiples of as many, as those of a sequence do; otherwise
 // one. In a sequence, zeros fill up the last vector of h and of its weights.
-#include "../../../cell/lltm.h"
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/step.cuh"
 #include "../../ptx/global.cuh"
@@ -19,8 +19,6 @@
 
 namespace lltm::cuda {
 namespace {
-
-constexpr int kGates = cell::Lltm::kGates;
 
 template <typename Problem>
 struct ForwardFewRowsArguments {
@@ -69,14 +67,15 @@ struct LaneSums {
 
 /// For groups of kRows rows, in pieces of kWidth columns. The last group ends with the last row, so
 /// that some rows may be computed twice.
-template <typename Problem, Arithmetic kArithmetic, int kRows, int kWidth>
+template <typename Problem, typename Cell, Arithmetic kArithmetic, int kRows, int kWidth>
 __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
+  constexpr int kGates = Cell::kGates;
   using Element = TensorElement<kArithmetic>;
   using Word = WordOf<Element, kWidth>;
   using Sums = LaneSums<kGates * kRows>;
   // Pieces of a row of weights that each thread has in flight, as registers allow.
-  constexpr int kAtOnce = kWidth == 1 ? 8 : kRows <= 5 ? 4 : 2;
+  constexpr int kAtOnce = kWidth == 1 ? 8 : kGates * kRows <= 15 ? 4 : 2;
   __shared__ float parts[kFewRowsWarps][kGates * kRows];
   const ForwardProblem& p = arguments.problem;
   const int columns = arguments.columns;
@@ -99,7 +98,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   using Math = std::conditional_t<kArithmetic == Arithmetic::kFloat32,
                                   cell::StandardMath,
                                   ForwardMath<kArithmetic>>;
-  using Epilogue = EpilogueOf<Problem, cell::Lltm, Element, Math, 1, 1>;
+  using Epilogue = EpilogueOf<Problem, Cell, Element, Math, 1, 1>;
   const Epilogue epilogue(arguments.problem);
   typename Epilogue::Fetched operands;
   const auto fetch = [&] {
@@ -119,9 +118,6 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   if (warp < columns * arguments.parts) {
     // Past the last column of the state, the last one is computed again.
     const int64_t hidden = min(first_hidden + warp % columns, p.state_size - 1);
-    const Element* const weights =
-        static_cast<const Element*>(p.weights.data) + hidden * p.weights.stride;
-    const int64_t gate_stride = p.state_size * p.weights.stride;
     const int begin = warp / columns * arguments.pieces_a_part;
     const int end = begin + arguments.pieces_a_part;
     float sums[kGates * kRows] = {};
@@ -134,9 +130,14 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
       const int64_t stride = (of_h ? p.old_h : p.input).stride;
       const Element* const x =
           static_cast<const Element*>((of_h ? p.old_h : p.input).data) + first_row * stride;
+      const int64_t weights_stride = (of_h ? p.weights : p.weights_input).stride;
+      const Element* const weights =
+          static_cast<const Element*>((of_h ? p.weights : p.weights_input).data) +
+          hidden * weights_stride;
+      const int64_t gate_stride = p.state_size * weights_stride;
 #pragma unroll 1
       for (int piece = max(begin, first) + lane; piece - lane < last; piece += kAtOnce * 32) {
-        const Element* const from_w = weights + int64_t(piece) * kWidth;
+        const Element* const from_w = weights + int64_t(piece - first) * kWidth;
         const Element* const from_x = x + int64_t(piece - first) * kWidth;
         Word weight_words[kAtOnce][kGates];
 #pragma unroll
@@ -214,62 +215,71 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
   }
 }
 
-template <Arithmetic kArithmetic, int kRows, int kWidth, typename Problem>
+template <Arithmetic kArithmetic, typename Cell, int kRows, int kWidth, typename Problem>
 cudaError_t launch_forward_few_rows_of(const Problem& problem,
                                        int groups,
                                        int columns,
                                        cudaStream_t stream) {
   const ForwardProblem& params = problem;
   const int parts = kFewRowsWarps / columns;
-  const int h_pieces = static_cast<int>(params.input_column() / kWidth);
+  const auto h_pieces = static_cast<int>(ceil_div(params.state_size, kWidth));
   const int pieces = h_pieces + static_cast<int>(params.input_features / kWidth);
   const ForwardFewRowsArguments<Problem> arguments{
       problem, columns, parts, h_pieces, pieces, (pieces + 32 * parts - 1) / (32 * parts) * 32};
   const dim3 blocks = grid_of(ceil_div(params.state_size, columns), groups);
-  return launch_in_clusters<&forward_few_rows_kernel<Problem, kArithmetic, kRows, kWidth>,
+  return launch_in_clusters<&forward_few_rows_kernel<Problem, Cell, kArithmetic, kRows, kWidth>,
                             32 * kFewRowsWarps>(arguments, blocks, 1, stream);
 }
 
 }  // namespace
 
-template <Arithmetic kArithmetic, typename Problem>
+template <Arithmetic kArithmetic, typename Cell, typename Problem>
 cudaError_t launch_forward_few_rows(const Problem& problem,
                                     int multiprocessors,
                                     cudaStream_t stream) {
-  const ForwardProblem& cell = problem;
+  const ForwardProblem& p = problem;
   // Distributes the columns of the state evenly over the multiprocessors of a group, in as many
   // rounds as needed.
-  const int groups = cell.batch > kFewRows ? kFewRowsGroups : 1;
+  const int groups = p.batch > kFewRows ? kFewRowsGroups : 1;
   const int64_t in_a_round = std::max(multiprocessors / groups, 1);
-  const int64_t rounds = ceil_div(cell.state_size, kFewRowsWarps * in_a_round);
-  const auto columns = static_cast<int>(ceil_div(cell.state_size, rounds * in_a_round));
-  const auto in_vectors_of = [&](int count) {
-    return rows_are_vectors_of(count, cell, cell.input_column(), element_size(kArithmetic));
-  };
-  return dispatch<kCountsOfFewRows>(ceil_div(cell.batch, groups), [&](auto rows) {
+  const int64_t rounds = ceil_div(p.state_size, kFewRowsWarps * in_a_round);
+  const auto columns = static_cast<int>(ceil_div(p.state_size, rounds * in_a_round));
+  constexpr int kSize = element_size(kArithmetic);
+  // A step's h and its weights go on with zeros to the end of a vector.
+  const int64_t h_columns =
+      kOfSequence<Problem> ? whole_vectors(p.state_size, kSize) : p.state_size;
+  return dispatch<kCountsOfFewRows>(ceil_div(p.batch, groups), [&](auto rows) {
+    const auto launch = [&]<int kWidth>() {
+      return launch_forward_few_rows_of<kArithmetic, Cell, rows, kWidth>(
+          problem, groups, columns, stream);
+    };
     if constexpr (!is_float(kArithmetic)) {
-      if (in_vectors_of(8)) {
-        return launch_forward_few_rows_of<kArithmetic, rows, 8>(problem, groups, columns, stream);
+      if (rows_are_vectors_of(8, p, h_columns, kSize)) {
+        return launch.template operator()<8>();
       }
     }
-    if (in_vectors_of(4)) {
-      return launch_forward_few_rows_of<kArithmetic, rows, 4>(problem, groups, columns, stream);
+    if (rows_are_vectors_of(4, p, h_columns, kSize)) {
+      return launch.template operator()<4>();
     }
     if constexpr (kOfSequence<Problem>) {
       return cudaErrorInvalidValue;
     } else {
-      return launch_forward_few_rows_of<kArithmetic, rows, 1>(problem, groups, columns, stream);
+      return launch.template operator()<1>();
     }
   });
 }
 
-#define LLTM_INSTANTIATE(arithmetic, Problem)                           \
-  template cudaError_t launch_forward_few_rows<Arithmetic::arithmetic>( \
+#define LLTM_INSTANTIATE(arithmetic, Cell, Problem)                           \
+  template cudaError_t launch_forward_few_rows<Arithmetic::arithmetic, Cell>( \
       const Problem&, int, cudaStream_t);
-LLTM_INSTANTIATE(kFloat32, ForwardProblem)
-LLTM_INSTANTIATE(kFloat16, ForwardProblem)
-LLTM_INSTANTIATE(kBFloat16, ForwardProblem)
-LLTM_INSTANTIATE(kFloat32, StepProblem)
+LLTM_INSTANTIATE(kFloat32, cell::Lltm, ForwardProblem)
+LLTM_INSTANTIATE(kFloat16, cell::Lltm, ForwardProblem)
+LLTM_INSTANTIATE(kBFloat16, cell::Lltm, ForwardProblem)
+LLTM_INSTANTIATE(kFloat32, cell::Lltm, StepProblem)
+LLTM_INSTANTIATE(kFloat32, cell::Lstm, OneStepProblem)
+LLTM_INSTANTIATE(kFloat16, cell::Lstm, OneStepProblem)
+LLTM_INSTANTIATE(kBFloat16, cell::Lstm, OneStepProblem)
+LLTM_INSTANTIATE(kFloat32, cell::Lstm, StepProblem)
 #undef LLTM_INSTANTIATE
 
 }  // namespace lltm::cuda

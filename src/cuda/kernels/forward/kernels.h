@@ -13,20 +13,21 @@
 
 namespace lltm::cuda {
 
-/// Problem is ForwardProblem or StepProblem: the cell's forward, or a step of a sequence.
+/// Problem is ForwardProblem or OneStepProblem, the cell's forward, or StepProblem, a step of a
+/// sequence: of the LLTM ForwardProblem and StepProblem, of the LSTM OneStepProblem and
+/// StepProblem.
 
-/// Computes the whole forward in one launch. `ranks` blocks, a cluster, share the K of a tile. More
-/// than one requires sm_90.
+/// Computes the whole forward in one launch, of an LLTM. `ranks` blocks, a cluster, share the K of
+/// a tile. More than one requires sm_90.
 template <Arithmetic kArithmetic, typename Problem>
 cudaError_t launch_forward_tiles(const Problem& problem,
                                  const TileShape& tile,
                                  int ranks,
                                  cudaStream_t stream);
 
-/// As launch_forward_tiles, on compute capability 9.0 with code built for 90a. Input, weights and
-/// old_h that TMA cannot describe (is_describable) must be packed first. Of the LSTM there are
-/// steps without input_features.
-template <Arithmetic kArithmetic, typename Cell = cell::Lltm, typename Problem>
+/// As launch_forward_tiles, of either cell, on compute capability 9.0 with code built for 90a.
+/// Input, weights and old_h that TMA cannot describe (is_describable) must be packed first.
+template <Arithmetic kArithmetic, typename Cell, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& problem,
                                  const TileShape& tile,
                                  int ranks,
@@ -37,7 +38,7 @@ cudaError_t launch_forward_wgmma(const Problem& problem,
 /// matrices start at multiples of 16 bytes, and their rows, state_size and input_features are
 /// multiples of 16 bytes. The columns of the state are distributed over the device's
 /// multiprocessors.
-template <Arithmetic kArithmetic, typename Problem>
+template <Arithmetic kArithmetic, typename Cell, typename Problem>
 cudaError_t launch_forward_few_rows(const Problem& problem,
                                     int multiprocessors,
                                     cudaStream_t stream);

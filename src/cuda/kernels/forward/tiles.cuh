@@ -47,8 +47,6 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
 
   const auto* old_h = static_cast<const Element*>(p.old_h.data) + first_row * p.old_h.stride;
   const auto* input = static_cast<const Element*>(p.input.data) + first_row * p.input.stride;
-  const auto* weights =
-      static_cast<const Element*>(p.weights.data) + first_hidden * p.weights.stride;
 
   constexpr int kChunkK = Product::kChunkK;
   const int rank = cluster_rank();
@@ -81,8 +79,10 @@ __global__ void __launch_bounds__(Product::kThreads, kBlocksPerSm)
     return RowsA{piece.of(old_h, input) + piece.first, piece.of(p.old_h, p.input).stride, rows};
   };
   const auto rows_b = [&](const Segments::Piece& piece) {
-    return RowsB{weights + piece.of(int64_t{0}, p.input_column() - p.input_lead) + piece.first,
-                 p.weights.stride,
+    const Matrix& weights = piece.of(p.weights, p.weights_input);
+    return RowsB{static_cast<const Element*>(weights.data) + first_hidden * weights.stride +
+                     piece.first - piece.of(int64_t{0}, p.input_lead),
+                 weights.stride,
                  p.state_size,
                  hidden};
   };
