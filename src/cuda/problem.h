@@ -23,7 +23,7 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-constexpr bool is_float(Arithmetic arithmetic) {
+LLTM_HOST_DEVICE constexpr bool is_float(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kFloat32 || arithmetic == Arithmetic::kTf32;
 }
 
@@ -43,7 +43,7 @@ auto with_arithmetic(Arithmetic arithmetic, const Run& run) {
 }
 
 /// The size of an operand's element in bytes.
-constexpr int element_size(Arithmetic arithmetic) {
+LLTM_HOST_DEVICE constexpr int element_size(Arithmetic arithmetic) {
   return is_float(arithmetic) ? 4 : 2;
 }
 

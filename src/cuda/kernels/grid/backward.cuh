@@ -45,7 +45,9 @@ struct GridBackward {
   static constexpr int kNewCell = kGates, kGradOutput = kGates + 1, kGradCells = kGates + 2,
                        kOldCell = kGates + 3, kWords = kGates + (kReadsOldCell ? 4 : 3);
   // Even gates are in the same half of a word, and so are odd ones.
-  static constexpr int kind_of(int word) { return word < kGates ? word % 2 : word - kGates + 2; }
+  static LLTM_HOST_DEVICE constexpr int kind_of(int word) {
+    return word < kGates ? word % 2 : word - kGates + 2;
+  }
   using Inputs = NumbersAhead<Element, kWords, kind_of(kWords - 1) + 1, kElements, Sets::kThreads>;
   // The gradients of the state that a row's next step, in this order, takes, of h without the
   // product; and the cell state before the first step.

@@ -22,7 +22,7 @@ struct GridTile {
 
   bool operator==(const GridTile&) const = default;
   constexpr int threads() const { return 32 * warps; }
-  constexpr int shares() const { return warps / unit_groups; }  // of K
+  LLTM_HOST_DEVICE constexpr int shares() const { return warps / unit_groups; }  // of K
   constexpr int rows() const { return 8 * row_tiles; }
 };
 
@@ -39,11 +39,11 @@ constexpr int kGridScarceBytes = 84 * 1024;
 /// A granule of V or K: what a warp loads at once, 16 bytes a lane. For the forward these are 32
 /// columns of h in 16 bits, or 16 in two planes of 16 bits each.
 constexpr int kGranuleBytes = 512;
-constexpr int granule_columns(Arithmetic arithmetic) {
+LLTM_HOST_DEVICE constexpr int granule_columns(Arithmetic arithmetic) {
   return arithmetic == Arithmetic::kFloat32 ? 16 : 32;
 }
 /// A granule has four runs of 16 bytes a row. For the backward, each is some columns of one gate.
-constexpr int columns_of_run(Arithmetic arithmetic) {
+LLTM_HOST_DEVICE constexpr int columns_of_run(Arithmetic arithmetic) {
   return is_float(arithmetic) ? 4 : 8;
 }
 
