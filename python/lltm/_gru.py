@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn.modules import rnn as torch_rnn  # whose classes stay while a program patches torch.nn.GRU
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _initialization, _leaf, _recurrent
+from . import _checks, _initialization, _recurrent
 from ._lstm import share_parameters
 
 __all__ = ["GRU", "GRUCell"]
@@ -243,7 +243,7 @@ class GRU(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
         return output, h_n, h_n, output
 
 
-class GRUCell(nn.GRUCell):
+class GRUCell(_recurrent.CellOfTorch, nn.GRUCell):
     """One step of nn.GRU's cell, in place of :class:`torch.nn.GRUCell`. It runs as a sequence of one step.
 
     Constructor, parameters, initialization and checkpoints are those of nn.GRUCell. Beyond it, this cell runs in
@@ -275,35 +275,11 @@ class GRUCell(nn.GRUCell):
         >>> h = cell(torch.randn(3, 10), h)
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: torch.device | str | int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-        self._prepare()
-
-    def _prepare(self) -> None:
-        _checks.use_types_of_python(self, ("input_size", "hidden_size"), int)
-        _checks.use_types_of_python(self, ("bias",), bool)
-        _leaf.pose_as_torch_nn(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        _leaf.pose_as_torch_nn(self)
-
     def to_torch(self) -> nn.GRUCell:
         """A new nn.GRUCell with the same Parameters and training mode, as :meth:`GRU.to_torch` makes an nn.GRU."""
         module = torch_rnn.GRUCell(self.input_size, self.hidden_size, self.bias, device="meta")
         share_parameters(self, module)
         return module
-
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        _checks.refuse_lltm(self, state_dict, prefix, errors)
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         """Compute one step: the next state from ``input`` and the state ``hx``. The class describes them."""

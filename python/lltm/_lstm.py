@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules import rnn as torch_rnn  # whose classes stay while a program patches torch.nn.LSTM
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _initialization, _leaf, _recurrent
+from . import _checks, _initialization, _recurrent
 
 __all__ = ["LSTM", "LSTMCell"]
 
@@ -250,7 +250,7 @@ class LSTM(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
         return output, h_n, c_n, cells
 
 
-class LSTMCell(nn.LSTMCell):
+class LSTMCell(_recurrent.CellOfTorch, nn.LSTMCell):
     """One step of nn.LSTM's cell, in place of :class:`torch.nn.LSTMCell`. It runs as a sequence of one step.
 
     Constructor, parameters, initialization and checkpoints are those of nn.LSTMCell. Beyond it, this cell runs in
@@ -281,35 +281,11 @@ class LSTMCell(nn.LSTMCell):
         >>> h, c = cell(torch.randn(3, 10), (h, c))
     """
 
-    def __init__(
-        self,
-        input_size: int,
-        hidden_size: int,
-        bias: bool = True,
-        device: torch.device | str | int | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(input_size, hidden_size, bias, device, dtype)
-        self._prepare()
-
-    def _prepare(self) -> None:
-        _checks.use_types_of_python(self, ("input_size", "hidden_size"), int)
-        _checks.use_types_of_python(self, ("bias",), bool)
-        _leaf.pose_as_torch_nn(self)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        _leaf.pose_as_torch_nn(self)
-
     def to_torch(self) -> nn.LSTMCell:
         """A new nn.LSTMCell with the same Parameters and training mode, as :meth:`LSTM.to_torch` makes an nn.LSTM."""
         module = torch_rnn.LSTMCell(self.input_size, self.hidden_size, self.bias, device="meta")
         share_parameters(self, module)
         return module
-
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        _checks.refuse_lltm(self, state_dict, prefix, errors)
 
     def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
         """Compute one step: the next state (h, c) from ``input`` and the state ``hx``. The class describes them."""

@@ -412,6 +412,34 @@ class Recurrent(_leaf.Leaf):
         return ", ".join(parts)
 
 
+class CellOfTorch(torch.nn.RNNCellBase):
+    """What :class:`LSTMCell` and :class:`GRUCell` have in common. Their other base is that of torch.nn."""
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(input_size, hidden_size, bias, device, dtype)  # type: ignore[arg-type]
+        self._prepare()
+
+    def _prepare(self) -> None:
+        _checks.use_types_of_python(self, ("input_size", "hidden_size"), int)
+        _checks.use_types_of_python(self, ("bias",), bool)
+        _leaf.pose_as_torch_nn(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        _leaf.pose_as_torch_nn(self)
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        _checks.refuse_lltm(self, state_dict, prefix, errors)
+
+
 def load_from_state_dict(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str, *arguments: Any) -> None:
     """That of nn.Module, for a Recurrent or a scripted one, whose list gets the parameters of assign=True."""
     before = dict(module.named_parameters(recurse=False))
