@@ -2,10 +2,12 @@
 // that runs on it. Without a GPU: the figures of cards are those that their vendor publishes.
 #include "cell/with_cell.h"
 #include "cuda/kernels/backward/kernels.h"
+#include "cuda/kernels/grid/grid.h"
 #include "cuda/kernels/recurrence/recurrence.h"
 #include "cuda/kernels/sequence/kernels.h"
 #include "cuda/launch_forward.h"
 #include "cuda/plan/backward.h"
+#include "cuda/plan/grid.h"
 #include "cuda/plan/input_product.h"
 #include "cuda/plan/recurrence.h"
 #include "cuda/plan/sequence_gradients.h"
@@ -17,6 +19,7 @@
 #include <fstream>
 #include <limits>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <type_traits>
@@ -132,6 +135,7 @@ class Cards : public testing::TestWithParam<Card> {
   }
 
   void run_recurrence();
+  void run_across_grid(const RecurrenceShape& shape);
   void run_input_product();
   void run_forward();
   void run_step_backward();
@@ -162,6 +166,10 @@ void Cards::run_recurrence() {
   if (of == nullptr) {
     return;
   }
+  if (of->group == Group::kGrid) {
+    run_across_grid(shape);
+    return;
+  }
   const int group_rows = rows_of_group(of->tile, shape.batch, facts_);
   const auto launch = [&]<typename scalar_t, template <typename> typename Problem>() {
     Problem<scalar_t> problem{};
@@ -188,6 +196,46 @@ void Cards::run_recurrence() {
       using scalar_t = TensorElement<kArithmetic>;
       return shape.backward ? launch.template operator()<scalar_t, RecurrenceBackward>()
                             : launch.template operator()<scalar_t, RecurrenceForward>();
+    });
+  });
+}
+
+void Cards::run_across_grid(const RecurrenceShape& shape) {
+  const Arithmetic arithmetic = *shape.arithmetic;
+  const std::optional<GridPlan> plan =
+      plan_grid(shape.cell, arithmetic, shape.state_size, shape.batch, shape.backward, facts_);
+  ASSERT_TRUE(plan.has_value());
+  ASSERT_LE(plan->teams.teams * plan->teams.blocks, facts_.multiprocessors);
+  const auto launch = [&](auto problem, const auto& run) {
+    problem.steps = shape.steps;
+    problem.rows = shape.batch;
+    problem.group_rows = plan->rows_of_team();
+    problem.state_size = shape.state_size;
+    problem.grid = plan->teams;
+    problem.workspace = parts_of(memory(0),
+                                 grid_workspace(plan->tile,
+                                                plan->teams,
+                                                gates_of(shape.cell),
+                                                arithmetic,
+                                                shape.backward,
+                                                shape.batch));
+    return run(problem);
+  };
+  expect_fits(shape.backward ? "grid, backward" : "grid, forward", [&] {
+    return with_cell(shape.cell, [&]<typename Cell>() {
+      return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
+        using Element = TensorElement<kArithmetic>;
+        return shape.backward
+                   ? launch(OfGrid<RecurrenceBackward<Element>>{},
+                            [&](const auto& problem) {
+                              return launch_recurrence_grid<Cell, kArithmetic>(
+                                  problem, plan->tile, nullptr);
+                            })
+                   : launch(OfGrid<RecurrenceForward<Element>>{}, [&](const auto& problem) {
+                       return launch_recurrence_grid<Cell, kArithmetic>(
+                           problem, plan->tile, random_.below(2) == 0, nullptr);
+                     });
+      });
     });
   });
 }
