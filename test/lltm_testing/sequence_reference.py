@@ -284,7 +284,7 @@ def with_tolerance(value: Tensor, noisy: Tensor, precision: Precision, terms: in
         return Expected(value, value.new_zeros(()))
     unit = max(precision.storage_unit, precision.product_unit)
     units, units_of_a_step = (8, 2) if unit > precision.unit else (32 + terms**0.5, 8)
-    largest = finite(value).abs().max()
+    largest = finite(value).abs().max().clamp(min=1)
     amplified = finite(noisy - value).abs().max() / NOISE
     return Expected(value, unit * (units * largest + units_of_a_step * amplified))
 
