@@ -45,7 +45,7 @@ try:
 except ImportError as error:
     print(error.name)
 """
-    assert python(program).split() == ["6", "torch._higher_order_ops.scan"]
+    assert python(program).split() == ["8", "torch._higher_order_ops.scan"]
 
 
 COUNT = """
