@@ -16,7 +16,9 @@ myst_heading_anchors = 3
 # A reference that leads nowhere is a warning, and make docs makes warnings errors. Those of other packages need a
 # download, and are plain text.
 nitpicky = True
-nitpick_ignore_regex = [(r"py:.*", r"(torch|pathlib|collections|lltm\._loader|lltm\._lstm|lltm\._conversion)\..*|Path|LibraryPath")]
+nitpick_ignore_regex = [
+    (r"py:.*", r"(torch|pathlib|collections|lltm\._(loader|lstm|conversion))\..*|Path|LibraryPath"),
+]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
