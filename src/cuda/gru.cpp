@@ -7,7 +7,8 @@ namespace {
 void unavailable(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
   TORCH_CHECK(false,
               op.schema().name(),
-              ": lltm::gru has no CUDA kernels yet. Move the tensors to the CPU, or keep nn.GRU");
+              ": lltm::gru has no CUDA kernels yet. Keep nn.GRU, which "
+              "lltm.revert(model) gives back, or move the tensors to the CPU");
 }
 
 }  // namespace
