@@ -231,8 +231,9 @@ class Tagger(torch.nn.Module):
 
     def forward(self, x, lengths):
         operator = getattr(torch.ops.lltm, self.operator)
-        ahead = operator(x, *self.ahead, lengths=lengths)
-        back = operator(x, *self.back, lengths=lengths, reverse=True)
+        matrices = range(len(self.ahead))  # PyTorch 2.11 cannot trace *self.ahead
+        ahead = operator(x, *[self.ahead[k] for k in matrices], lengths=lengths)
+        back = operator(x, *[self.back[k] for k in matrices], lengths=lengths, reverse=True)
         return self.head(torch.cat([ahead[0], back[0]], dim=-1)), ahead[1]
 
 
