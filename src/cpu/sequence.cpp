@@ -42,10 +42,20 @@ void step_out(const CellOutputs& outputs,
   fused_step_out(outputs, recurrent(arguments), input, h0, c0, sizes);
 }
 
+/// Copies a contiguous tensor to another of its dtype. Those without elements have no memory.
+void copy_all(const Tensor& to, const Tensor& from) {
+  if (to.numel() > 0) {
+    std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes());
+  }
+}
+
 /// Writes `from`, or zeros if it is undefined, to the rows of a batch that are chosen. Both are
 /// contiguous and of one dtype.
 template <typename Chooses>
 void write_rows(const Tensor& to, const Tensor& from, int64_t batch, const Chooses& chooses) {
+  if (to.numel() == 0) {
+    return;
+  }
   const size_t bytes = to.nbytes() / static_cast<size_t>(batch);
   auto* const to_data = static_cast<char*>(to.mutable_data_ptr());
   const auto* const from_data =
@@ -95,7 +105,7 @@ void only_step_out(const SequenceOutputs& outputs,
       return any_zeros ? with_zeros(*state, batch, starts_from_zeros) : *state;
     }
     Tensor zeros = empty(c_n.sizes());
-    std::memset(zeros.mutable_data_ptr(), 0, zeros.nbytes());
+    write_rows(zeros, {}, batch, [](int64_t) { return true; });
     return zeros;
   };
   const bool keep = outputs.keep(), rounds_cells = c_n.scalar_type() != output.scalar_type();
@@ -107,10 +117,10 @@ void only_step_out(const SequenceOutputs& outputs,
            start(arguments.carried()),
            sizes.of_step());
   if (h_n.defined()) {
-    std::memcpy(h_n.mutable_data_ptr(), output.const_data_ptr(), h_n.nbytes());
+    copy_all(h_n, output);
   }
   if (keep && !rounds_cells && cells.defined()) {
-    std::memcpy(cells.mutable_data_ptr(), c_n.const_data_ptr(), c_n.nbytes());
+    copy_all(cells, c_n);
   }
   if (any_idle) {
     write_rows(c_n, contiguous_or_undefined(arguments.carried()), batch, is_idle);
