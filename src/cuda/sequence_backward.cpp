@@ -41,9 +41,12 @@ SequenceShape shape_of(const RecurrentBackwardArguments& arguments,
 
 /// Whether LLTM_CUDA_PATH selects the recurrence of a plan.
 bool forces_recurrence(const SequencePlan& plan) {
+  if (plan.recurrence == nullptr) {
+    return false;
+  }
   const Selection selected = selection();
-  return plan.recurrence != nullptr && (selected.name == plan.recurrence->name ||
-                                        (selected.group && runs_all_steps(*selected.group)));
+  return selected.name == plan.recurrence->name ||
+         (selected.group && runs_all_steps(*selected.group));
 }
 
 void run(const RecurrentGradients& gradients,
@@ -57,7 +60,7 @@ void run(const RecurrentGradients& gradients,
   const SequencePlan plan = plan_sequence(facts, shape);
   const bool small_products =
       are_small_gradient_products(rows, sizes.input_features, sizes.state_size, sizes.gates);
-  if (!forces_recurrence(plan) && is_one_step(arguments, gradients)) {
+  if (is_one_step(arguments, gradients) && !forces_recurrence(plan)) {
     const BackwardChoice choice = plan_one_step_backward(shape.arithmetic, arguments, facts);
     // A recurrence and small products are two launches.
     if (choice.candidate->group == Group::kFewRows || plan.recurrence == nullptr ||
