@@ -75,7 +75,7 @@ Tensor pack(std::initializer_list<PackedRows> copies, int size, const Device& de
 Tensor pack(ForwardProblem& p, const ForwardPlan& plan, const Device& device) {
   const int size = element_size(plan.arithmetic);
   const int64_t h = p.state_size, x = p.input_features, gates = gates_of(plan.cell) * h;
-  const bool one_matrix = p.has_one_matrix(size);
+  const bool one_matrix = plan.cell == CellType::kLltm;
   const ForwardPacks& packs = plan.packs;
   Tensor memory = pack({{packs.input, p.input, p.batch, x, packs.input_lead},
                         {packs.old_h, p.old_h, p.batch, h},

@@ -141,6 +141,53 @@ inline StepProblem random_step(Random& random, int size) {
   return step;
 }
 
+/// A sequence of one step, whose matrices are the program's: contiguous tensors, or views whose
+/// rows start anywhere.
+inline OneStepProblem random_one_step(Random& random, int size) {
+  OneStepProblem p{random_step(random, size)};
+  if (random.below(4) == 0) {
+    p.input_features = p.state_size;
+  }
+  const auto matrix = [&](int index, int64_t columns) {
+    const bool contiguous = random.below(4) > 0;
+    return columns == 0 ? Matrix{}
+                        : Matrix{memory(index) + (contiguous ? 0 : size * random.below(128)),
+                                 columns + (contiguous ? 0 : random.below(20))};
+  };
+  p.input = matrix(0, p.input_features);
+  p.weights = matrix(1, p.state_size);
+  p.old_h = matrix(2, p.state_size);
+  p.weights_input = matrix(4, p.input_features);
+  return p;
+}
+
+/// What its plan is made for: the layout without the addresses.
+inline ForwardProblem layout_of(ForwardProblem p) {
+  for (Matrix* const matrix : {&p.input, &p.weights, &p.old_h, &p.weights_input}) {
+    matrix->data =
+        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(matrix->data) % uintptr_t{128});
+  }
+  return p;
+}
+
+/// Puts copies in place of what a plan packs, as packed_rows.cpp does.
+inline void pack(ForwardProblem& p, const ForwardPlan& plan) {
+  const int size = element_size(plan.arithmetic);
+  const bool one_matrix = plan.cell == CellType::kLltm;
+  const ForwardPacks& packs = plan.packs;
+  const auto copy = [&](bool wanted, Matrix& matrix, int index, int64_t columns) {
+    matrix = wanted ? Matrix{memory(index), packed_stride(columns, size)} : matrix;
+  };
+  p.input_lead = packs.input_lead;
+  copy(packs.input, p.input, 5, p.input_columns());
+  copy(packs.old_h, p.old_h, 6, p.state_size);
+  copy(packs.weights, p.weights, 7, p.state_size + (one_matrix ? p.input_features : 0));
+  copy(packs.weights_input && !one_matrix, p.weights_input, 8, p.input_features);
+  if (one_matrix) {
+    p.weights_input = p.weights.from(p.state_size, size);
+  }
+}
+
 /// For a step whose matrices are packed already.
 inline ForwardShape shape_of(Arithmetic arithmetic,
                              const StepProblem& step,

@@ -275,35 +275,35 @@ void Cards::run_input_product() {
   }
 }
 
-/// A cell, or a step of a sequence.
+/// A cell, a sequence of one step, or a step of a sequence.
 void Cards::run_forward() {
   const Arithmetic arithmetic = random_arithmetic();
-  StepProblem step = random_step(random_, element_size(arithmetic));
-  step.batch = random_.below(3) == 0 ? random_.log_uniform(1, 16) : step.batch;
-  const bool is_step = random_.below(2) == 0;
+  const int size = element_size(arithmetic);
   const CellType cell = random_cell();
-  if (!is_step && cell == CellType::kLltm) {
-    const int size = element_size(arithmetic);
-    step.weights.stride = packed_stride(step.state_size + step.input_features, size);
-    step.weights_input = step.weights.from(step.state_size, size);
+  const bool is_step = random_.below(2) == 0;
+  StepProblem step = random_step(random_, size);
+  OneStepProblem one_step = random_one_step(random_, size);
+  if (cell == CellType::kLltm) {
+    one_step.weights.stride = one_step.state_size + one_step.input_features + random_.below(9);
+    one_step.weights_input = one_step.weights.from(one_step.state_size, size);
   }
-  const ForwardShape shape = forward_shape(arithmetic, step, is_step, cell);
-  ForwardPlan plan{.arithmetic = arithmetic,
-                   .cell = cell,
-                   .choice = choose(shape, facts_, random_selection<ForwardShape>()),
-                   .multiprocessors = facts_.multiprocessors};
+  step.batch = one_step.batch = random_.below(3) == 0 ? random_.log_uniform(1, 16) : step.batch;
+  const ForwardShape shape =
+      forward_shape(arithmetic,
+                    is_step ? static_cast<ForwardProblem&>(step) : layout_of(one_step),
+                    is_step,
+                    cell);
+  const ForwardPlan plan = choose_forward(shape, facts_, random_selection<ForwardShape>());
   if (plan.by_library()) {
     return;
   }
-  step.input_lead = plan.choice.candidate->group == Group::kHopper ? shape.packs.input_lead : 0;
-  if (shape.pack_bytes > 0) {
-    return;  // packed first, in another layout
+  if (!is_step) {
+    pack(one_step, plan);
   }
-  const ForwardProblem& as_cell = step;
   expect_fits(std::string(plan.choice.candidate->name), [&] {
     return is_step                   ? launch_forward(plan, step, nullptr)
-           : cell == CellType::kLltm ? launch_forward(plan, as_cell, nullptr)
-                                     : launch_forward(plan, OneStepProblem{as_cell}, nullptr);
+           : cell == CellType::kLltm ? launch_forward<ForwardProblem>(plan, one_step, nullptr)
+                                     : launch_forward(plan, one_step, nullptr);
   });
 }
 
@@ -346,7 +346,10 @@ void Cards::run_backward() {
   const Arithmetic arithmetic = random_arithmetic();
   BackwardProblem p = random_problem(random_, element_size(arithmetic), /*vectors=*/true, 7);
   p.batch = random_.below(3) == 0 ? random_.log_uniform(1, 16) : p.batch;
-  const BackwardShape shape = shape_of(arithmetic, p, /*vectors=*/true);
+  BackwardShape shape = shape_of(arithmetic, p, /*vectors=*/true);
+  shape.cell = random_cell();
+  p.gates = shape.gates();
+  p.d_gates_stride = packed_stride(p.gates, element_size(arithmetic));
   const auto [candidate, estimate] = choose(shape, facts_, random_selection<BackwardShape>());
   const Group group = candidate->group;
   const GradientPlan plan = estimate.plan;
@@ -359,10 +362,11 @@ void Cards::run_backward() {
       gates.blocks_at_once = 2 * facts_.multiprocessors;
       gates.blocks_in_clusters = 2 * facts_.resident_in_clusters_of(kLargestCluster);
       gates.bias_in_parts = group == Group::kHopper;
-      if (group == Group::kFewRows) {
-        return launch_backward_few_rows<cell::Lltm>(gates, p, plan.ranks, nullptr);
-      }
-      cudaError_t error = launch_gate_gradients<cell::Lltm>(gates, nullptr);
+      cudaError_t error = with_cell(shape.cell, [&]<typename Cell>() {
+        return group == Group::kFewRows
+                   ? launch_backward_few_rows<Cell>(gates, p, plan.ranks, nullptr)
+                   : launch_gate_gradients<Cell>(gates, nullptr);
+      });
       if (error == cudaSuccess && group == Group::kHopper) {
         error = launch_backward_wgmma<kArithmetic>(
             p, plan, reinterpret_cast<float*>(memory(7)), nullptr);

@@ -55,6 +55,23 @@ std::vector<ForwardShape> many_shapes() {
   return shapes;
 }
 
+// A plan is made for an alignment, which says nothing about where matrices lie to each other.
+TEST(ForwardShapeOfAnLstm, HasMatricesOfItsOwn) {
+  constexpr int64_t kSize = 17;
+  for (const Arithmetic arithmetic : kArithmetics) {
+    ForwardProblem problem{.batch = 9, .input_features = kSize, .state_size = kSize};
+    problem.weights = problem.weights_input = {nullptr, kSize};
+    EXPECT_EQ(
+        forward_shape(arithmetic, problem, /*is_step=*/false, CellType::kLstm).packs.input_lead, 0);
+    // The columns of h and those of input, copied.
+    problem.weights = problem.weights_input = {nullptr, 32};
+    problem.input = problem.old_h = {nullptr, 32};
+    for (const CellType cell : {CellType::kLltm, CellType::kLstm}) {
+      EXPECT_EQ(forward_shape(arithmetic, problem, /*is_step=*/true, cell).pack_bytes, 0);
+    }
+  }
+}
+
 TEST(ModelChoice, HasTheLeastEstimateOfWhatIsSupported) {
   for (const ForwardShape& shape : many_shapes()) {
     const auto choice = choose(shape, kH200);

@@ -439,7 +439,9 @@ ForwardShape forward_shape(Arithmetic arithmetic,
     shape.pack_bytes += packs_it ? rows * columns * size : 0;
     return packs_it;
   };
-  if (p.input_features > 0 && p.has_one_matrix(size)) {
+  // The weights of an LLTM's cell are one matrix, [h | input]. Others are two, each packed by
+  // itself.
+  if (p.input_features > 0 && cell == CellType::kLltm && !is_step) {
     packs.input_lead = p.state_size * size % 16 / size;
   }
   packs.input = must_pack(p.input, p.batch, p.input_features, packs.input_lead > 0);
