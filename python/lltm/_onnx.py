@@ -1,20 +1,36 @@
-"""lltm::lstm as ONNX's own LSTM, in both of PyTorch's exporters."""
+"""lltm::lstm and lltm::gru as ONNX's own LSTM and GRU, in both of PyTorch's exporters."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 __all__ = ["onnx_translation_table"]
 
 
+class _Cell(NamedTuple):
+    """What ONNX's operator of a cell has."""
+
+    name: str
+    order: tuple[int, ...]
+    """Of the gates, as numbers of PyTorch's."""
+    kept: tuple[int, ...]
+    """The sizes, in states, of what lltm's operator keeps of every step, and ONNX's does not return."""
+    lacks: str
+    attributes: dict[str, int]
+
+
+_LSTM = _Cell("LSTM", (0, 3, 1, 2), (1, 4), "cell state", {})
+_GRU = _Cell("GRU", (1, 0, 2), (4,), "gates", {"linear_before_reset": 1})
+
+
 def onnx_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
     """A table for ``custom_translation_table`` of ``torch.onnx.export(dynamo=True)``: each layer and direction of an
-    :class:`LSTM` becomes ONNX's operator LSTM. For float32 and float16.
+    :class:`LSTM` or :class:`GRU` becomes ONNX's operator LSTM or GRU. For float32 and float16.
 
-    ONNX's LSTM has no resets, and does not return the cell state of every step, and ONNX Runtime does not compute it in
-    float64: models with those take :func:`decompositions` instead. Rows of length 0 keep their initial state, which
-    ONNX Runtime's LSTM alone would not do.
+    They have no resets, ONNX's LSTM does not return the cell state of every step, and ONNX Runtime does not compute
+    them in float64: models with those take :func:`decompositions` instead. Rows of length 0 keep their initial state,
+    which ONNX Runtime's operators alone would not do.
 
     Needs the package onnxscript. While exporting, the table raises NotImplementedError for what it cannot translate.
 
@@ -26,7 +42,7 @@ def onnx_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
         >>> any(node.op_type == "LSTM" for node in program.model.graph)
         True
     """
-    import onnxscript
+    from onnxscript import opset18
 
     def lstm(  # type: ignore[no-untyped-def]
         input,
@@ -40,16 +56,31 @@ def onnx_translation_table() -> dict[Callable[..., Any], Callable[..., Any]]:
         reverse: bool = False,
         keep: bool = False,
     ):
-        _check_translatable(input.dtype, reset is not None, keep, None if c0 is None else c0.dtype)
-        return _lstm(onnxscript.opset18, input, weight_ih, weight_hh, bias, h0, c0, lengths, reverse)
+        _check_translatable(_LSTM, input.dtype, reset is not None, keep, None if c0 is None else c0.dtype)
+        return _translate(opset18, _LSTM, input, weight_ih, weight_hh, [bias, None], [h0, c0], lengths, reverse)
 
-    return {torch.ops.lltm.lstm.default: lstm}
+    def gru(  # type: ignore[no-untyped-def]
+        input,
+        weight_ih,
+        weight_hh,
+        bias_ih=None,
+        bias_hh=None,
+        h0=None,
+        lengths=None,
+        reset=None,
+        reverse: bool = False,
+        keep: bool = False,
+    ):
+        _check_translatable(_GRU, input.dtype, reset is not None, keep, None if h0 is None else h0.dtype)
+        return _translate(opset18, _GRU, input, weight_ih, weight_hh, [bias_ih, bias_hh], [h0], lengths, reverse)
+
+    return {torch.ops.lltm.lstm.default: lstm, torch.ops.lltm.gru.default: gru}
 
 
-def _lstm(  # type: ignore[no-untyped-def]
-    op: Any, input, weight_ih, weight_hh, bias, h0, c0, lengths, reverse: bool
-) -> tuple[Any, Any, Any, Any, Any]:
-    """The results of ``lltm::lstm``, the last two without steps, by the operators of ``op``."""
+def _translate(  # type: ignore[no-untyped-def]
+    op: Any, cell: _Cell, input, weight_ih, weight_hh, biases: list[Any], states: list[Any], lengths, reverse: bool
+) -> tuple[Any, ...]:
+    """The results of lltm's operator by the operators of ``op``, what it keeps without steps."""
     state_size = weight_hh.shape[1]
     zero = op.CastLike(0.0, input)
     batch = op.Shape(input, start=1, end=2)
@@ -57,10 +88,15 @@ def _lstm(  # type: ignore[no-untyped-def]
     def ints(*values: int) -> Any:
         return op.Constant(value_ints=values)
 
-    rows = ints(*_rows_in_onnx_order(state_size))
+    rows = ints(*_rows_in_onnx_order(cell, state_size))
 
     def one_direction(matrix: Any) -> Any:
         return op.Unsqueeze(op.Gather(matrix, rows, axis=0), ints(0))
+
+    def bias_of(bias: Any) -> Any:
+        if bias is None:
+            return op.Expand(zero, ints(1, len(cell.order) * state_size))
+        return one_direction(bias)
 
     def initial(state: Any) -> Any:
         if state is None:
@@ -70,57 +106,55 @@ def _lstm(  # type: ignore[no-untyped-def]
     def no_steps(columns: int) -> Any:
         return op.Expand(zero, op.Concat(ints(0), batch, ints(columns), axis=0))
 
-    # The second half is ONNX's bias of h.
-    biases = None if bias is None else op.Pad(one_direction(bias), ints(0, 0, 0, 4 * state_size), zero)
     steps_of_rows = None if lengths is None else _clamped(op, lengths, op.Shape(input, start=0, end=1), ints(0))
-    first_h, first_c = initial(h0), initial(c0)
-    output, h_n, c_n = op.LSTM(
+    first = [initial(state) for state in states]
+    output, *last = getattr(op, cell.name)(
         input,
         one_direction(weight_ih),
         one_direction(weight_hh),
-        biases,
+        None if all(bias is None for bias in biases) else op.Concat(*map(bias_of, biases), axis=1),
         steps_of_rows,
-        first_h,
-        first_c,
+        *first,
         hidden_size=state_size,
         direction="reverse" if reverse else "forward",
+        **cell.attributes,
     )
     if steps_of_rows is not None:
         empty = op.Unsqueeze(op.Equal(steps_of_rows, op.CastLike(0, steps_of_rows)), ints(0, 2))
-        h_n, c_n = op.Where(empty, first_h, h_n), op.Where(empty, first_c, c_n)
+        last = [op.Where(empty, before, after) for before, after in zip(first, last, strict=True)]
     return (
         op.Squeeze(output, ints(1)),
-        op.Squeeze(h_n, ints(0)),
-        op.Squeeze(c_n, ints(0)),
-        no_steps(state_size),
-        no_steps(4 * state_size),
+        *(op.Squeeze(state, ints(0)) for state in last),
+        *(no_steps(size * state_size) for size in cell.kept),
     )
 
 
 def _clamped(op: Any, lengths: Any, steps: Any, zero: Any) -> Any:
-    """The lengths from zero to ``steps``, as ONNX's LSTM takes them."""
+    """The lengths from zero to ``steps``, as ONNX's operators take them."""
     from onnxscript import INT32, INT64
 
     return op.Cast(op.Max(op.Min(op.Cast(lengths, to=INT64.dtype), steps), zero), to=INT32.dtype)
 
 
-def _rows_in_onnx_order(state_size: int) -> list[int]:
-    """ONNX has the gates in the order input, output, forget, candidate."""
-    return [gate * state_size + row for gate in (0, 3, 1, 2) for row in range(state_size)]
+def _rows_in_onnx_order(cell: _Cell, state_size: int) -> list[int]:
+    return [gate * state_size + row for gate in cell.order for row in range(state_size)]
 
 
-def _check_translatable(dtype: Any, has_reset: bool, keep: bool, cell_dtype: Any) -> None:
+def _check_translatable(cell: _Cell, dtype: Any, has_reset: bool, keep: bool, carried_dtype: Any) -> None:
+    """``carried_dtype`` is that of the state that may be float32 beside 16 bits."""
     reason, other = None, ""
     if has_reset:
         reason = "has no resets"
     elif keep:
-        reason = "does not return the cell state of every step"
+        reason = f"does not return the {cell.lacks} of every step"
     elif str(dtype).rpartition(".")[2].upper() not in ("FLOAT", "FLOAT32", "FLOAT16"):
         reason, other = f"runs in float32 and float16, not in {dtype}", ", or export lltm.revert(model)"
-    elif cell_dtype is not None and cell_dtype != dtype:
-        reason = f"needs c_0 of input's dtype {dtype}, got {cell_dtype}"
+    elif carried_dtype is not None and carried_dtype != dtype:
+        reason = f"needs {'c_0' if cell is _LSTM else 'h_0'} of input's dtype {dtype}, got {carried_dtype}"
     if reason:
-        raise NotImplementedError(f"lltm::lstm: ONNX's LSTM {reason}; export with lltm.decompositions(){other}")
+        raise NotImplementedError(
+            f"lltm::{cell.name.lower()}: ONNX's {cell.name} {reason}; export with lltm.decompositions(){other}"
+        )
 
 
 def register_translations() -> None:
@@ -147,6 +181,7 @@ def register_symbolics() -> None:
     import torch.onnx
 
     torch.onnx.register_custom_op_symbolic("lltm::lstm", _symbolic_lstm, 9)
+    torch.onnx.register_custom_op_symbolic("lltm::gru", _symbolic_gru, 9)
     for operator in ("sequence", "forward"):
         torch.onnx.register_custom_op_symbolic(f"lltm::{operator}", _refuse_symbolic(operator), 9)
 
@@ -163,18 +198,40 @@ def _refuse_symbolic(operator: str) -> Callable[..., None]:
 
 def _symbolic_lstm(  # type: ignore[no-untyped-def]
     g: Any, input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep
-) -> tuple[Any, Any, Any, Any, Any]:
-    """The results of ``_lstm`` as nodes of a TorchScript graph, from opset 9 on."""
+) -> tuple[Any, ...]:
+    return _symbolic(g, _LSTM, input, weight_ih, weight_hh, [bias, None], [h0, c0], lengths, reset, reverse, keep)
+
+
+def _symbolic_gru(  # type: ignore[no-untyped-def]
+    g: Any, input, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset, reverse, keep
+) -> tuple[Any, ...]:
+    return _symbolic(g, _GRU, input, weight_ih, weight_hh, [bias_ih, bias_hh], [h0], lengths, reset, reverse, keep)
+
+
+def _symbolic(  # type: ignore[no-untyped-def]
+    g: Any,
+    cell: _Cell,
+    input,
+    weight_ih,
+    weight_hh,
+    biases: list[Any],
+    states: list[Any],
+    lengths,
+    reset,
+    reverse,
+    keep,
+) -> tuple[Any, ...]:
+    """The results of ``_translate`` as nodes of a TorchScript graph, from opset 9 on."""
     from torch.onnx import JitScalarType, TensorProtoDataType
     from torch.onnx import symbolic_helper as helper
     from torch.onnx.symbolic_opset9 import unused
 
     def is_given(value: Any) -> bool:
-        return not helper._is_none(value)
+        return value is not None and not helper._is_none(value)
 
     kind = JitScalarType.from_value(input)
-    cell_dtype = JitScalarType.from_value(c0).dtype() if is_given(c0) else None
-    _check_translatable(kind.dtype(), is_given(reset), helper._get_const(keep, "b", "keep"), cell_dtype)
+    carried_dtype = JitScalarType.from_value(states[-1]).dtype() if is_given(states[-1]) else None
+    _check_translatable(cell, kind.dtype(), is_given(reset), helper._get_const(keep, "b", "keep"), carried_dtype)
     state_size: int = helper._get_tensor_dim_size(weight_hh, 1)  # type: ignore[assignment]
 
     def ints(*values: int) -> Any:
@@ -187,8 +244,11 @@ def _symbolic_lstm(  # type: ignore[no-untyped-def]
         return g.op("Gather", g.op("Shape", input), ints(dim), axis_i=0)
 
     def one_direction(matrix: Any) -> Any:
-        rows = g.op("Gather", matrix, ints(*_rows_in_onnx_order(state_size)), axis_i=0)
+        rows = g.op("Gather", matrix, ints(*_rows_in_onnx_order(cell, state_size)), axis_i=0)
         return helper._unsqueeze_helper(g, rows, [0])
+
+    def bias_of(bias: Any) -> Any:
+        return one_direction(bias) if is_given(bias) else zeros(1, len(cell.order) * state_size)
 
     def initial(state: Any) -> Any:
         if not is_given(state):
@@ -198,35 +258,31 @@ def _symbolic_lstm(  # type: ignore[no-untyped-def]
     def no_steps(columns: int) -> Any:
         return g.op("Expand", zeros(1), g.op("Concat", ints(0), size_of_input(1), ints(columns), axis_i=0))
 
-    # The second half is ONNX's bias of h.
-    biases = g.op("Concat", one_direction(bias), zeros(1, 4 * state_size), axis_i=1) if is_given(bias) else unused(g)
     steps_of_rows = unused(g)
     if is_given(lengths):  # clamped in float32, because opset 9 has no Min and Max of integers
         steps, rows = (g.op("Cast", n, to_i=TensorProtoDataType.FLOAT) for n in (size_of_input(0), lengths))
         clamped = g.op("Max", g.op("Min", rows, steps), g.op("Constant", value_t=torch.zeros(1)))
         steps_of_rows = g.op("Cast", clamped, to_i=TensorProtoDataType.INT32)
-    first_h, first_c = initial(h0), initial(c0)
-    output, h_n, c_n = g.op(
-        "LSTM",
+    first = [initial(state) for state in states]
+    output, *last = g.op(
+        cell.name,
         input,
         one_direction(weight_ih),
         one_direction(weight_hh),
-        biases,
+        g.op("Concat", *map(bias_of, biases), axis_i=1) if any(map(is_given, biases)) else unused(g),
         steps_of_rows,
-        first_h,
-        first_c,
+        *first,
         hidden_size_i=state_size,
         direction_s="reverse" if helper._get_const(reverse, "b", "reverse") else "forward",
-        outputs=3,
+        outputs=1 + len(states),
+        **{f"{name}_i": value for name, value in cell.attributes.items()},
     )
     if is_given(lengths):
         empty = g.op("Equal", steps_of_rows, g.op("Constant", value_t=torch.zeros(1, dtype=torch.int32)))
         empty = helper._unsqueeze_helper(g, empty, [0, 2])
-        h_n, c_n = g.op("Where", empty, first_h, h_n), g.op("Where", empty, first_c, c_n)
+        last = [g.op("Where", empty, before, after) for before, after in zip(first, last, strict=True)]
     return (
         helper._squeeze_helper(g, output, [1]),
-        helper._squeeze_helper(g, h_n, [0]),
-        helper._squeeze_helper(g, c_n, [0]),
-        no_steps(state_size),
-        no_steps(4 * state_size),
+        *(helper._squeeze_helper(g, state, [0]) for state in last),
+        *(no_steps(size * state_size) for size in cell.kept),
     )

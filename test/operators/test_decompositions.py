@@ -308,92 +308,129 @@ def test_the_page(onnxruntime, tmp_path, monkeypatch):
     torch.testing.assert_close(found, names["model"](input, lengths=lengths))
 
 
-class StatesOfLstm(torch.nn.Module):
-    """Two layers of LSTM, with everything that ONNX's has, or with what it lacks."""
+each_layer = pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 
-    def __init__(self, **options):
+
+class Layers(torch.nn.Module):
+    """Two layers of lltm's, with everything that ONNX's operator has, or with what it lacks."""
+
+    def __init__(self, kind, **options):
         super().__init__()
-        self.rnn = lltm.LSTM(3, 4, 2, **options)
+        self.rnn = getattr(lltm, kind)(3, 4, 2, **options)
 
-    def forward(self, x, lengths=None, h=None, c=None, reset=None):
-        output, (h_n, c_n) = self.rnn(x, None if h is None else (h, c), lengths, reset)
-        return output, h_n, c_n
+    def forward(self, x, lengths=None, state=None, reset=None):
+        given = None if state is None else state[0] if self.rnn.mode == "GRU" else (state[0], state[1])
+        output, last = self.rnn(x, given, lengths, reset)
+        return output, *([last] if self.rnn.mode == "GRU" else last)
+
+    def arguments(self, steps, batch, with_lengths=True):
+        """With lengths, also of 0 and beyond the steps, which keep the initial state and are clamped."""
+        dtype, directions = self.rnn.weight_hh_l0.dtype, 2 if self.rnn.bidirectional else 1
+        sizes = (batch, steps) if self.rnn.batch_first else (steps, batch)
+        lengths = torch.randint(0, steps + 3, (batch,))
+        lengths[0] = 0
+        state = torch.randn(1 if self.rnn.mode == "GRU" else 2, 2 * directions, batch, 4)
+        given = torch.randn(*sizes, 3).to(dtype), lengths, state.to(dtype)
+        return given if with_lengths else given[:1]
 
 
-def export_lstm(model, arguments, **options):
+def export_layers(model, arguments, **options):
     with torch.no_grad():
         return torch.onnx.export(
             model.eval(), arguments, dynamo=True, custom_translation_table=lltm.onnx_translation_table(), **options
         )
 
 
-@pytest.mark.parametrize("options", [{}, {"bidirectional": True}, {"bias": False}], ids=str)
+def assert_runs_as(onnxruntime, path, model, *given):
+    tolerance = 5e-3 if given[0].dtype == torch.float16 else 1e-5
+    for result, expected in zip(run_onnx(onnxruntime, path, *given), model(*given), strict=True):
+        torch.testing.assert_close(torch.from_numpy(result), expected, rtol=0, atol=tolerance)
+
+
+OPTIONS_OF_LAYERS = [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}]
+
+
+@each_layer
+@pytest.mark.parametrize("options", OPTIONS_OF_LAYERS, ids=str)
 @pytest.mark.parametrize("with_lengths", [False, True], ids=["plain", "lengths"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_lstm_of_onnx(onnxruntime, tmp_path, options, with_lengths, dtype):
-    """With lengths, also of 0 and beyond the steps, which keep the initial state and are clamped."""
-    model = StatesOfLstm(**options).to(dtype)
-    states = 4 if options.get("bidirectional") else 2
-
-    def make_arguments(steps, batch):
-        arguments = [torch.randn(steps, batch, 3).to(dtype)]
-        if with_lengths:
-            lengths = torch.randint(0, steps + 3, (batch,))
-            lengths[0] = 0
-            arguments += [lengths, *torch.randn(2, states, batch, 4).to(dtype)]
-        return tuple(arguments)
-
-    shapes = ({0: DYNAMIC, 1: DYNAMIC}, *(({0: DYNAMIC}, {1: DYNAMIC}, {1: DYNAMIC}) if with_lengths else ()))
-    program = export_lstm(model, make_arguments(5, 3), dynamic_shapes=shapes)
+def test_layers_are_those_of_onnx(onnxruntime, tmp_path, kind, options, with_lengths, dtype):
+    model = Layers(kind, **options).to(dtype)
+    shapes = ({0: DYNAMIC, 1: DYNAMIC}, {0: DYNAMIC}, {2: DYNAMIC})[: 3 if with_lengths else 1]
+    program = export_layers(model, model.arguments(5, 3, with_lengths), dynamic_shapes=shapes)
     kinds = [node.op_type for node in program.model.graph]
-    assert kinds.count("LSTM") == states and "Scan" not in kinds
+    assert kinds.count(kind) == (4 if options.get("bidirectional") else 2) and "Scan" not in kinds
     program.save(tmp_path / "model.onnx")
-    session = onnxruntime.InferenceSession(tmp_path / "model.onnx")
     for sizes in ((5, 3), (9, 6), (1, 2)):
-        given = make_arguments(*sizes)
-        found = session.run(None, {i.name: t.numpy() for i, t in zip(session.get_inputs(), given, strict=True)})
-        tolerance = 1e-5 if dtype == torch.float32 else 5e-3
-        for result, expected in zip(found, model(*given), strict=True):
-            torch.testing.assert_close(torch.from_numpy(result), expected, rtol=0, atol=tolerance)
+        assert_runs_as(onnxruntime, tmp_path / "model.onnx", model, *model.arguments(*sizes, with_lengths))
 
 
+@pytest.mark.parametrize("absent", ["bias_ih", "bias_hh"])
+def test_a_gru_with_one_bias_is_that_of_onnx(onnxruntime, tmp_path, absent):
+    class OneBias(torch.nn.Module):
+        def forward(self, input, weight_ih, weight_hh, bias):
+            return ops.gru(input, weight_ih, weight_hh, **{"bias_hh" if absent == "bias_ih" else "bias_ih": bias})[:2]
+
+    given = torch.randn(5, 2, 3), torch.randn(12, 3), torch.randn(12, 4), torch.randn(12)
+    export_layers(OneBias(), given).save(tmp_path / "model.onnx")
+    assert_runs_as(onnxruntime, tmp_path / "model.onnx", OneBias(), *given)
+
+
+@each_layer
+@pytest.mark.parametrize("bidirectional", [False, True], ids=["one direction", "both"])
+def test_layers_with_resets_are_scans(onnxruntime, tmp_path, kind, bidirectional):
+    model, path = Layers(kind, bidirectional=bidirectional, batch_first=True), tmp_path / "model.onnx"
+    shapes = ({0: DYNAMIC, 1: DYNAMIC}, {0: DYNAMIC}, {2: DYNAMIC}, {0: DYNAMIC, 1: DYNAMIC})
+
+    def make_arguments(*sizes):
+        arguments = model.arguments(*sizes)
+        return *arguments, torch.rand(arguments[0].shape[:2]) < 0.3
+
+    export_onnx(model, make_arguments(5, 3), shapes, path)
+    for sizes in ((5, 3), (9, 6), (1, 2)):
+        assert_runs_as(onnxruntime, path, model, *make_arguments(*sizes))
+
+
+@each_layer
 @pytest.mark.parametrize(
     ("dtype", "reset", "message"),
     [(torch.float64, None, "runs in float32 and float16"), (torch.float32, torch.zeros(5, 2).bool(), "has no resets")],
 )
-def test_what_onnx_does_not_have_is_refused(onnxruntime, dtype, reset, message):
-    with pytest.raises(torch.onnx.OnnxExporterError, match=f"ONNX's LSTM {message}.*lltm.decompositions"):
-        export_lstm(StatesOfLstm().to(dtype), (torch.randn(5, 2, 3).to(dtype), None, None, None, reset))
+def test_what_onnx_does_not_have_is_refused(onnxruntime, kind, dtype, reset, message):
+    with pytest.raises(torch.onnx.OnnxExporterError, match=f"ONNX's {kind} {message}.*lltm.decompositions"):
+        export_layers(Layers(kind).to(dtype), (torch.randn(5, 2, 3).to(dtype), None, None, reset))
 
 
 class Program(torch.nn.Module):
     """A model of torch.nn's, which its program exports in its own way."""
 
-    def __init__(self, **options):
+    def __init__(self, kind, **options):
         super().__init__()
-        self.rnn = torch.nn.LSTM(3, 4, 2, **options)
-        self.cell = torch.nn.LSTMCell(4 * (2 if self.rnn.bidirectional else 1), 5)
+        self.rnn = getattr(torch.nn, kind)(3, 4, 2, **options)
+        self.cell = getattr(torch.nn, f"{kind}Cell")(4 * (2 if self.rnn.bidirectional else 1), 5)
 
     def forward(self, x):
-        output, (h_n, c_n) = self.rnn(x)
-        return output, h_n, c_n, *self.cell(output[0])
+        output, state = self.rnn(x)
+        of_cell = self.cell(output[0])
+        return (output, state, of_cell) if self.rnn.mode == "GRU" else (output, *state, *of_cell)
 
 
 def export_by_torchscript(model, inputs, path, **options):
     names = [f"input{index}" for index in range(len(inputs))]
-    axes = {name: {1 if given.dim() == 3 else 0: "batch"} for name, given in zip(names, inputs, strict=True)}
+    axes = {name: {max(given.dim() - 2, 0): "batch"} for name, given in zip(names, inputs, strict=True)}
     axes["input0"] = {0: "steps", 1: "batch"}
     torch.onnx.export(model, inputs, path, dynamo=False, input_names=names, dynamic_axes=axes, **options)
 
 
 @pytest.mark.filterwarnings("ignore:.*TracerWarning", "ignore::torch.jit.TracerWarning", "ignore::UserWarning")
-@pytest.mark.parametrize("options", [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}], ids=str)
+@each_layer
+@pytest.mark.parametrize("options", OPTIONS_OF_LAYERS, ids=str)
 @pytest.mark.parametrize("opset", [9, 14, 17, "dynamo"])
-def test_a_program_exports_its_converted_model(onnxruntime, tmp_path, options, opset):
+def test_a_program_exports_its_converted_model(onnxruntime, tmp_path, kind, options, opset):
     """By itself, and so without a table."""
     import onnx
 
-    model, path, x = lltm.convert(Program(**options)).eval(), str(tmp_path / "model.onnx"), torch.randn(5, 4, 3)
+    model, path, x = lltm.convert(Program(kind, **options)).eval(), str(tmp_path / "model.onnx"), torch.randn(5, 4, 3)
     with torch.no_grad():
         if opset == "dynamo":
             shapes = ({0: DYNAMIC, 1: DYNAMIC},)
@@ -401,40 +438,20 @@ def test_a_program_exports_its_converted_model(onnxruntime, tmp_path, options, o
         else:
             export_by_torchscript(model, (x,), path, opset_version=opset)
         kinds = [node.op_type for node in onnx.load(path).graph.node]
-        assert kinds.count("LSTM") == (5 if options.get("bidirectional") else 3) and "Scan" not in kinds
+        assert kinds.count(kind) == (5 if options.get("bidirectional") else 3) and "Scan" not in kinds
         for sizes in ((5, 4), (7, 3), (1, 1)):
-            x = torch.randn(*sizes, 3)
-            found = run_onnx(onnxruntime, path, x)
-            for result, expected in zip(found, model(x), strict=True):
-                torch.testing.assert_close(torch.from_numpy(result), expected, rtol=0, atol=1e-5)
+            assert_runs_as(onnxruntime, path, model, torch.randn(*sizes, 3))
 
 
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::UserWarning")
+@each_layer
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_lstm_of_onnx_by_torchscript(onnxruntime, tmp_path, dtype):
-    """With lengths of 0 and beyond the steps, and states."""
-    model, path = StatesOfLstm(bidirectional=True).to(dtype).eval(), str(tmp_path / "model.onnx")
-
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self, x, lengths, h, c):
-            return self.model(x, lengths, h, c)
-
-    def make_arguments(steps, batch):
-        lengths = torch.randint(0, steps + 3, (batch,))
-        lengths[0] = 0
-        return torch.randn(steps, batch, 3).to(dtype), lengths, *torch.randn(2, 4, batch, 4).to(dtype)
-
+def test_layers_of_onnx_by_torchscript(onnxruntime, tmp_path, kind, dtype):
+    model, path = Layers(kind, bidirectional=True).to(dtype).eval(), str(tmp_path / "model.onnx")
     with torch.no_grad():
-        export_by_torchscript(Model(), make_arguments(5, 3), path, opset_version=14)
-    tolerance = 1e-5 if dtype == torch.float32 else 5e-3
+        export_by_torchscript(model, model.arguments(5, 3), path, opset_version=14)
     for sizes in ((5, 3), (9, 6), (1, 2)):
-        given = make_arguments(*sizes)
-        for result, expected in zip(run_onnx(onnxruntime, path, *given), model(*given), strict=True):
-            torch.testing.assert_close(torch.from_numpy(result), expected, rtol=0, atol=tolerance)
+        assert_runs_as(onnxruntime, path, model, *model.arguments(*sizes))
 
 
 class Packs(torch.nn.Module):
@@ -463,6 +480,24 @@ def test_what_torchscript_does_not_export_is_named(tmp_path):
     no_resets = "lltm::lstm: ONNX's LSTM has no resets; export with lltm.decompositions\\(\\)$"
     cases = [
         (Calls(ours, lambda rnn, x: rnn(x, reset=x[..., 0] > 0)[0]), (x,), NotImplementedError, no_resets),
+        (
+            Calls(lltm.GRU(3, 4), lambda rnn, x: rnn(x, reset=x[..., 0] > 0)[0]),
+            (x,),
+            NotImplementedError,
+            no_resets.replace("lstm", "gru").replace("LSTM", "GRU"),
+        ),
+        (
+            Calls(lltm.GRU(3, 4).half(), lambda rnn, x: rnn(x, x.new_zeros(1, 2, 4).float())[0]),
+            (x.half(),),
+            NotImplementedError,
+            "ONNX's GRU needs h_0 of input's dtype torch.float16, got torch.float32; export with",
+        ),
+        (
+            Calls(lltm.GRU(3, 4), lambda rnn, x: lltm.gru(x, rnn.weight_ih_l0, rnn.weight_hh_l0, keep=True)[0]),
+            (x,),
+            NotImplementedError,
+            "ONNX's GRU does not return the gates of every step",
+        ),
         (
             lltm.LSTM(3, 4, dtype=torch.float64),
             (x.double(),),

@@ -71,17 +71,19 @@ assert torch.ops.lltm.sequence(input, weights)[0].placements == (Shard(1),)
 
 EXPORT = """
 import io, torch
-file = io.BytesIO()
-torch.onnx.export(lltm.LSTM(3, 4), (torch.zeros(5, 2, 3),), file, dynamo=False)
-assert b"LSTM" in file.getvalue()
+for name in ("LSTM", "GRU"):
+    file = io.BytesIO()
+    torch.onnx.export(getattr(lltm, name)(3, 4), (torch.zeros(5, 2, 3),), file, dynamo=False)
+    assert name.encode() in file.getvalue()
 """
 
 REGISTRY = """
 import torch
 from torch.onnx._internal.exporter import _registration
 registry = _registration.ONNXRegistry.from_torchlib()
-(entry,) = registry.get_decomps(torch.ops.lltm.lstm.default)
-assert entry.onnx_function.__module__ == "lltm._onnx"
+for operator in (torch.ops.lltm.lstm, torch.ops.lltm.gru):
+    (entry,) = registry.get_decomps(operator.default)
+    assert entry.onnx_function.__module__ == "lltm._onnx"
 """
 
 needs_onnxscript = pytest.mark.skipif(importlib.util.find_spec("onnxscript") is None, reason="no onnxscript")
