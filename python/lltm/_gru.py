@@ -32,7 +32,7 @@ class GRU(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
 
     Beyond nn.GRU, it takes lengths and resets, has :meth:`states`, runs in ``torch.vmap``, is differentiable twice, and
     compiles in one graph. With 16-bit inputs, h is carried from step to step in float32, and a float32 h_0 gives a
-    float32 h_n, also under autocast. A sequence may have no steps. There are no CUDA kernels yet.
+    float32 h_n, also under autocast. A sequence may have no steps.
 
     Args:
         input_size: the number of features of the input, I.
@@ -247,7 +247,7 @@ class GRUCell(_recurrent.CellOfTorch, nn.GRUCell):
     """One step of nn.GRU's cell, in place of :class:`torch.nn.GRUCell`. It runs as a sequence of one step.
 
     Constructor, parameters, initialization and checkpoints are those of nn.GRUCell. Beyond it, this cell runs in
-    ``torch.vmap``, and is differentiable twice on every device. There are no CUDA kernels yet.
+    ``torch.vmap``, and is differentiable twice on every device.
 
     Args:
         input_size: the number of features of the input, I.

@@ -1,21 +1,30 @@
-// From the type of a cell with CUDA kernels to its policy.
+// From the type of a cell to its policy, as CUDA kernels take it.
 #pragma once
 
 #include "cell_type.h"
+#include "combined.h"
+#include "gru.h"
 #include "lltm.h"
 #include "lstm.h"
 
 namespace lltm {
 
-/// Calls function.operator()<Cell>() for the policy of a cell.
+/// Calls function.operator()<Cell>() for the policy of a cell with kernels of its own.
 template <typename Function>
 constexpr auto with_cell(CellType cell, const Function& function) {
   return cell == CellType::kLltm ? function.template operator()<cell::Lltm>()
                                  : function.template operator()<cell::Lstm>();
 }
 
+/// The same, and for those of which only the pointwise kernels exist.
+template <typename Function>
+constexpr auto with_every_cell(CellType cell, const Function& function) {
+  return cell == CellType::kGru ? function.template operator()<cell::Combined<cell::Gru>>()
+                                : with_cell(cell, function);
+}
+
 constexpr int gates_of(CellType cell) {
-  return with_cell(cell, []<typename Cell>() { return Cell::kGates; });
+  return with_every_cell(cell, []<typename Cell>() { return Cell::kGates; });
 }
 
 }  // namespace lltm

@@ -1,5 +1,6 @@
 #include "gradient_products.h"
 
+#include "../cell/column_runs.h"
 #include "../dispatch/optional_tensor.h"
 #include "kernels/backward/kernels.h"
 #include "kernels/recurrence/recurrence.h"
@@ -70,7 +71,7 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
                           const Device& device,
                           const DeviceFacts& facts) {
   const Tensor &weight_ih = sequence.weight_ih, &weight_hh = sequence.weight_hh;
-  if (arithmetic != Arithmetic::kFloat32 || !has_rows(weight_ih) ||
+  if (!sequence.cell.adds || arithmetic != Arithmetic::kFloat32 || !has_rows(weight_ih) ||
       (d_h0.defined() && !has_rows(weight_hh))) {
     return false;
   }
@@ -188,15 +189,29 @@ void compute_gradient_products(const Tensor& d_gates,
     if (d_h0.defined()) {
       product(d_h0, d_gates, sequence.weight_hh);
     }
-    if (gradients.weight_hh.defined()) {
-      product_over_rows_out(gradients.weight_hh, d_gates, old_h, product);
-    }
-    if (gradients.weight_ih.defined()) {
-      product_over_rows_out(gradients.weight_ih, d_gates, input, product);
-    }
+    const CellDescriptor& cell = sequence.cell;
+    const int64_t state_size = sequence.weight_hh.size(1);
+    const auto weights_product =
+        [&](const Tensor& d_weights, c10::ArrayRef<int> of, const Tensor& operands) {
+          for (const ColumnRun& run : runs_of(of, state_size)) {
+            if (d_weights.defined()) {
+              product_over_rows_out(run.side(d_weights), run.saved(d_gates), operands, product);
+            }
+          }
+        };
+    weights_product(gradients.weight_hh, cell.of_gate, old_h);
+    weights_product(gradients.weight_ih, cell.of_input, input);
     if (wants_input) {
-      product_of_rows_out(
-          gradients.input.view({rows, input_features}), d_gates, sequence.weight_ih, product);
+      const Tensor d_input = gradients.input.view({rows, input_features});
+      const auto runs = runs_of(cell.of_input, state_size);
+      for (const ColumnRun& run : runs) {
+        product_of_rows_out(d_input,
+                            run.saved(d_gates),
+                            run.side(sequence.weight_ih),
+                            [&](const Tensor& out, const Tensor& a, const Tensor& b) {
+                              product_out(out, a, b, arithmetic, /*adds=*/&run != &runs.front());
+                            });
+      }
     }
   }
   if (has_lengths && wants_input) {

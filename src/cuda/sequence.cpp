@@ -1,4 +1,4 @@
-// lltm::sequence and lltm::lstm on CUDA. They run in one kernel (recurrence.cpp), as a cell
+// The operators of a sequence on CUDA. They run in one kernel (recurrence.cpp), as a cell
 // (one_step.cpp) or step by step: by products of the library and a pointwise kernel
 // (library/sequence.cpp) or, where that is faster, by one of the forward's kernels (steps.cpp). The
 // host knows only sizes, so a call can be captured in a graph.
@@ -146,7 +146,7 @@ void run(const SequencePlan& plan,
 }
 
 template <typename Arguments>
-SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
+auto sequence(const Arguments& arguments, bool reverse, bool keep) {
   const auto sizes = check<int64_t>(arguments);
   const Device device(arguments.input);
   const SequenceOutputs outputs =
@@ -155,11 +155,16 @@ SequenceResults sequence(const Arguments& arguments, bool reverse, bool keep) {
       });
   if (sizes.batch * sizes.state_size > 0) {
     const RecurrentArguments of = recurrent(arguments);
-    const SequenceShape shape = shape_of(outputs, of, sizes);
-    const SequencePlan plan = plan_sequence(device.facts(), shape);
-    run(plan, shape.arithmetic, outputs, of, sizes, device, reverse);
+    if (of.cell.adds) {
+      const SequenceShape shape = shape_of(outputs, of, sizes);
+      const SequencePlan plan = plan_sequence(device.facts(), shape);
+      run(plan, shape.arithmetic, outputs, of, sizes, device, reverse);
+    } else {
+      const auto arithmetic = arithmetic_of(of.input.scalar_type(), of.cell.type);
+      library_sequence_out(outputs, of, sizes, arithmetic, device, reverse);
+    }
   }
-  return outputs.results<Arguments>();
+  return outputs.template results<Arguments>();
 }
 
 /// How sequence() would compute these arguments.
@@ -184,6 +189,7 @@ std::string plan_of_sequence(const Arguments& arguments, bool /*reverse*/, bool 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("sequence", op::Sequence::kernel<sequence<SequenceArguments>>());
   m.impl("lstm", op::Lstm::kernel<sequence<LstmArguments>>());
+  m.impl("gru", op::Gru::kernel<sequence<GruArguments>>());
   m.impl("sequence_plan", op::SequencePlan::kernel<plan_of_sequence<SequenceArguments>>());
   m.impl("lstm_plan", op::LstmPlan::kernel<plan_of_sequence<LstmArguments>>());
 }

@@ -1,7 +1,8 @@
-// lltm::sequence_backward and lltm::lstm_backward on CUDA.
+// The backward operators of a sequence on CUDA.
 //
 // d_gates of all steps are computed by one kernel (recurrence.cpp) or step by step
 // (steps_backward.cpp), and then what is a sum over all steps (gradient_products.cpp).
+#include "../cell/column_runs.h"
 #include "../operators/operators.h"
 #include "../operators/recurrent_gradients.h"
 #include "gradient_products.h"
@@ -49,11 +50,58 @@ bool forces_recurrence(const SequencePlan& plan) {
          (selected.group && runs_all_steps(*selected.group));
 }
 
+/// The gradients of both biases, of a cell that does not add its sides.
+void write_biases(const RecurrentGradients& gradients,
+                  const CellDescriptor& cell,
+                  const Tensor& of_saved,
+                  int64_t state_size) {
+  const auto write = [&](const Tensor& d_bias, c10::ArrayRef<int> of) {
+    if (d_bias.defined()) {
+      for (const ColumnRun& run : runs_of(of, state_size)) {
+        run.side(d_bias).copy_(run.saved(of_saved));
+      }
+    }
+  };
+  write(gradients.bias, cell.of_input);
+  write(gradients.bias_hh, cell.of_gate);
+}
+
+/// Of a cell that does not add its sides: by products of the library.
+void run_both_sides(const RecurrentGradients& gradients,
+                    const RecurrentBackwardArguments& arguments,
+                    const SequenceSizes<int64_t>& sizes,
+                    const Device& device,
+                    bool reverse) {
+  const CellDescriptor& cell = arguments.sequence.cell;
+  const int64_t rows = sizes.steps * sizes.batch, saved = sizes.state_size * cell.saved;
+  const auto arithmetic = arithmetic_of(arguments.output.scalar_type(), cell.type);
+  const Tensor d_gates = rows_of_vectors(rows, saved, arguments.output.scalar_type(), device);
+  const SequenceGradientShape step{
+      arithmetic, sizes.steps, sizes.batch, sizes.state_size, sizes.gates};
+  const SequenceGradientChoice library =
+      choose(step, device.facts(), Selection{.group = Group::kLibrary});
+  run_steps_backward(library, arithmetic, d_gates, gradients, arguments, device, reverse);
+  if (gradients.gates.defined()) {
+    gradients.gates.view({rows, saved}).copy_(d_gates);
+  }
+  if (gradients.bias.defined() || gradients.bias_hh.defined()) {
+    const Tensor d_saved = device.empty({saved}, d_gates.scalar_type());
+    sum_rows(d_saved, d_gates);
+    write_biases(gradients, cell, d_saved, sizes.state_size);
+  }
+  compute_gradient_products(
+      d_gates, arithmetic, gradients, /*d_h0=*/{}, arguments, device, device.facts(), reverse);
+}
+
 void run(const RecurrentGradients& gradients,
          const RecurrentBackwardArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
+  if (!arguments.sequence.cell.adds) {
+    run_both_sides(gradients, arguments, sizes, device, reverse);
+    return;
+  }
   const int64_t rows = sizes.steps * sizes.batch;
   const DeviceFacts& facts = device.facts();
   const SequenceShape shape = shape_of(arguments, sizes);
@@ -119,10 +167,10 @@ auto sequence_backward(const Arguments& arguments,
 }
 
 /// The gradients of the gates and the state, without any product over all steps.
-template <typename Arguments>
-GateGradients gradients_of_gates(const Arguments& arguments,
-                                 bool reverse,
-                                 std::array<bool, 2> state_mask) {
+template <typename Arguments, size_t states>
+GateGradientsOf<states> gradients_of_gates(const Arguments& arguments,
+                                           bool reverse,
+                                           std::array<bool, states> state_mask) {
   const auto sizes = check<int64_t>(arguments);
   const Device device(arguments.sequence.input);
   return gate_gradients_of_sequence(
@@ -135,10 +183,13 @@ TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("sequence_backward",
          op::SequenceBackward::kernel<sequence_backward<SequenceBackwardArguments, 5>>());
   m.impl("_sequence_gate_gradients",
-         op::SequenceGateGradients::kernel<gradients_of_gates<SequenceBackwardArguments>>());
+         op::SequenceGateGradients::kernel<gradients_of_gates<SequenceBackwardArguments, 2>>());
   m.impl("lstm_backward", op::LstmBackward::kernel<sequence_backward<LstmBackwardArguments, 6>>());
   m.impl("_lstm_gate_gradients",
-         op::LstmGateGradients::kernel<gradients_of_gates<LstmBackwardArguments>>());
+         op::LstmGateGradients::kernel<gradients_of_gates<LstmBackwardArguments, 2>>());
+  m.impl("gru_backward", op::GruBackward::kernel<sequence_backward<GruBackwardArguments, 6>>());
+  m.impl("_gru_gate_gradients",
+         op::GruGateGradients::kernel<gradients_of_gates<GruBackwardArguments, 1>>());
 }
 
 }  // namespace lltm::cuda

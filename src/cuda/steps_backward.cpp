@@ -1,4 +1,5 @@
 #include "../cell/accumulate.h"
+#include "../cell/column_runs.h"
 #include "../cell/with_cell.h"
 #include "../dispatch/optional_tensor.h"
 #include "kernels/sequence/kernels.h"
@@ -16,6 +17,7 @@
 #include <cstdint>
 #include <optional>
 #include <type_traits>
+#include <vector>
 
 namespace lltm::cuda {
 namespace {
@@ -75,7 +77,8 @@ class StepsBackward {
         c0_(rounded_c0()) {}
 
   void run(const RecurrentGradients& gradients) {
-    const bool wants_h0 = gradients.h0.defined();
+    const bool carries_h = arguments_.sequence.cell.carries_h;
+    const bool wants_h0 = carries_h ? gradients.c0.defined() : gradients.h0.defined();
     if (order_.steps > 1 || (order_.steps == 1 && wants_h0)) {
       prepare_product();
     }
@@ -87,7 +90,11 @@ class StepsBackward {
       if (order_.steps > 0) {
         run_step(kNoTime);
       }
-      gradients.h0.copy_(d_h_);
+      if (carries_h) {
+        d_cell_.add_(d_h_);
+      } else {
+        gradients.h0.copy_(d_h_);
+      }
     }
     if (gradients.c0.defined()) {
       gradients.c0.copy_(d_cell_);
@@ -154,15 +161,25 @@ class StepsBackward {
     }
     const bool has_product = params_.last_t != kNoTime;
     if (has_product && by_library()) {
-      product_out(
-          from_h_, d_gates_.narrow(0, params_.last_t * batch_, batch_), weights_h_, arithmetic_);
+      const Tensor d_gates = d_gates_.narrow(0, params_.last_t * batch_, batch_);
+      for (const ColumnRun& run : gate_runs_) {
+        const bool adds = &run != &gate_runs_.front();
+        product_out(from_h_, run.saved(d_gates), run.side(weights_h_), arithmetic_, adds);
+      }
     }
-    check_launch(with_cell(arguments_.sequence.cell.type, [&]<typename Cell>() {
-      return has_product && !by_library()
-                 ? launch_with_product<Cell>(
-                       params_, rows_of(weights_h_), *arithmetic_, choice_, device_.stream())
-                 : launch_sequence_gradients<Cell>(params_, device_.stream());
-    }));
+    const CellType cell = arguments_.sequence.cell.type;
+    check_launch(has_product && !by_library()
+                     ? with_cell(cell,
+                                 [&]<typename Cell>() {
+                                   return launch_with_product<Cell>(params_,
+                                                                    rows_of(weights_h_),
+                                                                    *arithmetic_,
+                                                                    choice_,
+                                                                    device_.stream());
+                                 })
+                     : with_every_cell(cell, [&]<typename Cell>() {
+                         return launch_sequence_gradients<Cell>(params_, device_.stream());
+                       }));
     params_.last_t = t;
     params_.follows_a_product = has_product;
   }
@@ -176,7 +193,9 @@ class StepsBackward {
   const int64_t batch_;
   const Tensor d_h_, d_cell_;
   const Tensor gates_, cells_;
-  const Tensor c0_;            // in the type of cells, or undefined
+  const Tensor c0_;  // in the type of cells, or undefined
+  const std::vector<ColumnRun> gate_runs_ =
+      runs_of(arguments_.sequence.cell.of_gate, cells_.size(2));
   Tensor weights_h_, from_h_;  // of the product, if there is any
   SequenceGradientsParams<scalar_t> params_;
 };

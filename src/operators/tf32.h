@@ -6,8 +6,9 @@
 namespace lltm {
 
 /// Whether the products of a cell's float32 tensors may round their factors to TF32 on CUDA. The
-/// LSTM follows the setting that nn.LSTM follows, torch.backends.cudnn.rnn.fp32_precision (or
-/// torch.backends.cudnn.allow_tf32), and the LLTM that of matrix products.
+/// LSTM and the GRU follow the setting that nn.LSTM and nn.GRU follow,
+/// torch.backends.cudnn.rnn.fp32_precision (or torch.backends.cudnn.allow_tf32), and the LLTM that
+/// of matrix products.
 bool allows_tf32(CellType cell);
 
 }  // namespace lltm

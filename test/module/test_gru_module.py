@@ -254,3 +254,37 @@ def test_convert_lstm_leaves_a_gru():
     model = nn.Sequential(nn.GRU(5, 4), nn.LSTM(5, 4))
     lltm.convert_lstm(model)
     assert type(model[0]) is nn.GRU and type(model[1]) is lltm.LSTM
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}, {"batch_first": True}], ids=str)
+def test_on_a_gpu(needs_cuda, options, dtype):
+    """Close to nn.GRU in float64 on the same GPU, with and without packs and a state."""
+    theirs, ours = (module.cuda() for module in pair(**options))
+    ours = ours.to(dtype)
+    theirs.load_state_dict(ours.state_dict())  # rounded
+    tolerance = {torch.float64: 1e-10, torch.float32: 1e-5, torch.float16: 1e-2, torch.bfloat16: 8e-2}[dtype]
+    first = options.get("batch_first", False)
+    input = torch.randn(*((3, 7) if first else (7, 3)), 5).to(dtype).cuda()
+    state = state_of(ours, dtype=dtype).cuda()
+    packed = pack_padded_sequence(input, torch.tensor([4, 7, 1]), first, enforce_sorted=False)
+    for arguments in ((input,), (input, state), (packed,), (packed, state)):
+        found = []
+        for module, to in ((theirs, torch.float64), (ours, dtype)):
+            output, h_n = module(*(a.to(to) for a in arguments))
+            data = output.data if isinstance(output, PackedSequence) else output
+            loss = data.double().sin().sum() + h_n.double().cos().sum()
+            found.append([data, h_n, *torch.autograd.grad(loss, list(module.parameters()))])
+        for expected, actual in zip(*found, strict=True):
+            scale = max(1.0, expected.abs().max().item())
+            torch.testing.assert_close(actual.double(), expected, rtol=0, atol=tolerance * scale)
+
+
+def test_a_cell_on_a_gpu(needs_cuda):
+    torch.manual_seed(1)
+    theirs = nn.GRUCell(5, 4, dtype=torch.float64, device="cuda")
+    ours = lltm.GRUCell(5, 4, dtype=torch.float64, device="cuda")
+    ours.load_state_dict(theirs.state_dict())
+    input, hx = (torch.randn(3, size, dtype=torch.float64, device="cuda") for size in (5, 4))
+    torch.testing.assert_close(ours(input, hx), theirs(input, hx), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(ours(input), theirs(input), rtol=1e-10, atol=1e-10)

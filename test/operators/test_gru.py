@@ -10,7 +10,16 @@ from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 T, N, I, H = 7, 6, 5, 4  # noqa: E741
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
-paths = pytest.mark.parametrize("path", ["own", "aten"])
+
+
+@pytest.fixture(params=["own", "aten", "cuda"])
+def device(request, monkeypatch) -> str:
+    """Where and how: on the CPU by this library's kernels or ATen's, or on a GPU."""
+    if request.param == "cuda":
+        request.getfixturevalue("needs_cuda")
+        return "cuda"
+    monkeypatch.setenv("LLTM_CPU_GEMM", request.param)
+    return "cpu"
 
 
 class Arguments(NamedTuple):
@@ -24,7 +33,7 @@ class Arguments(NamedTuple):
     reset: Tensor | None = None
 
 
-def make(sizes=(T, N, I, H), dtype=torch.float64, ragged=False, **given) -> Arguments:
+def make(sizes=(T, N, I, H), dtype=torch.float64, ragged=False, device="cpu", **given) -> Arguments:
     torch.manual_seed(0)
     steps, batch, features, state = sizes
     shapes = [(steps, batch, features), (3 * state, features), (3 * state, state), (3 * state,), (3 * state,)]
@@ -33,7 +42,7 @@ def make(sizes=(T, N, I, H), dtype=torch.float64, ragged=False, **given) -> Argu
     arguments = Arguments(*tensors, torch.randn(batch, state).to(dtype))
     if ragged:
         arguments = arguments._replace(lengths=torch.arange(batch) % (steps + 1), reset=torch.rand(steps, batch) < 0.3)
-    return arguments._replace(**given)
+    return Arguments(*(None if t is None else t.to(device) for t in arguments._replace(**given)))
 
 
 def reference(arguments: Arguments, reverse=False) -> tuple[Tensor, Tensor]:
@@ -45,9 +54,9 @@ def reference(arguments: Arguments, reverse=False) -> tuple[Tensor, Tensor]:
     h = input.new_zeros(batch, state) if h0 is None else h0
     zeros = input.new_zeros(3 * state)
     biases = [zeros if bias is None else bias for bias in (bias_ih, bias_hh)]
-    output = [torch.zeros(batch, state, dtype=torch.float64)] * steps
+    output = [input.new_zeros(batch, state)] * steps
     for t in reversed(range(steps)) if reverse else range(steps):
-        runs = torch.ones(batch, 1, dtype=torch.bool) if lengths is None else (lengths > t).unsqueeze(1)
+        runs = (torch.ones(batch).to(input) if lengths is None else lengths - t).unsqueeze(1) > 0
         old = h if reset is None else torch.where(reset[t].unsqueeze(1) & runs, 0.0, h)
         x = torch.where(runs, input[t], 0.0)
         new = torch._VF.gru_cell(x, old, weight_ih, weight_hh, *biases)
@@ -64,7 +73,7 @@ def leaves(arguments: Arguments) -> Arguments:
 
 def gradients(results, arguments: Arguments) -> list[Tensor]:
     inputs = [t for t in arguments if t is not None and t.requires_grad]
-    weights = [torch.linspace(-1, 1, r.numel(), dtype=torch.float64).view(r.shape) for r in results]
+    weights = [torch.linspace(-1, 1, r.numel(), dtype=torch.float64).to(r.device).view(r.shape) for r in results]
     loss = sum((r.double() * w).sum() for r, w in zip(results, weights, strict=True))
     return torch.autograd.grad(loss, inputs)
 
@@ -72,13 +81,15 @@ def gradients(results, arguments: Arguments) -> list[Tensor]:
 SIZES = [(7, 6, 5, 4), (3, 1, 9, 33), (5, 17, 1, 16), (1, 5, 4, 3), (1, 40, 7, 18), (4, 3, 0, 5), (40, 2, 12, 70)]
 
 
-@paths
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *SIXTEEN_BITS], ids=str)
 @pytest.mark.parametrize(("ragged", "reverse"), [(False, False), (True, False), (True, True)])
-def test_values_and_gradients_are_those_of_the_formula(monkeypatch, path, sizes, dtype, ragged, reverse):
-    monkeypatch.setenv("LLTM_CPU_GEMM", path)
-    arguments = leaves(make(sizes, dtype, ragged))
+def test_values_and_gradients_are_those_of_the_formula(device, sizes, dtype, ragged, reverse):
+    check_values_and_gradients(device, sizes, dtype, ragged, reverse)
+
+
+def check_values_and_gradients(device, sizes, dtype, ragged, reverse):
+    arguments = leaves(make(sizes, dtype, ragged, device))
     results = torch.ops.lltm.gru(*arguments, reverse)[:2]
     exact = leaves(arguments)
     expected = reference(exact, reverse)
@@ -93,11 +104,9 @@ def test_values_and_gradients_are_those_of_the_formula(monkeypatch, path, sizes,
         torch.testing.assert_close(actual.double(), value.double(), rtol=0, atol=atol * scale, msg=name)
 
 
-@paths
 @pytest.mark.parametrize("absent", ["bias_ih", "bias_hh", "h0"])
-def test_optional_arguments(monkeypatch, path, absent):
-    monkeypatch.setenv("LLTM_CPU_GEMM", path)
-    arguments = leaves(make(**{absent: None}))
+def test_optional_arguments(device, absent):
+    arguments = leaves(make(device=device, **{absent: None}))
     results = torch.ops.lltm.gru(*arguments)[:2]
     expected = reference(arguments)
     for actual, value in zip(results, expected, strict=True):
@@ -106,9 +115,9 @@ def test_optional_arguments(monkeypatch, path, absent):
         torch.testing.assert_close(actual, value, rtol=0, atol=1e-10)
 
 
-def test_what_lies_beyond_a_length_is_not_read():
-    arguments = make(ragged=True)
-    beyond = arguments.lengths <= torch.arange(T).unsqueeze(1)
+def test_what_lies_beyond_a_length_is_not_read(device):
+    arguments = make(ragged=True, device=device)
+    beyond = arguments.lengths <= torch.arange(T, device=device).unsqueeze(1)
     spoiled = arguments._replace(input=torch.where(beyond.unsqueeze(2), torch.nan, arguments.input))
     for reverse in (False, True):
         one, other = leaves(arguments), leaves(spoiled)
@@ -118,16 +127,16 @@ def test_what_lies_beyond_a_length_is_not_read():
 
 
 @pytest.mark.parametrize("sizes", [(0, 3, 4, 5), (3, 0, 4, 5)])
-def test_no_steps_and_no_rows(sizes):
-    arguments = make(sizes)
+def test_no_steps_and_no_rows(device, sizes):
+    arguments = make(sizes, device=device)
     output, h_n, gates = torch.ops.lltm.gru(*arguments, False, True)
     assert output.shape == (*sizes[:2], 5) and gates.shape == (*sizes[:2], 20)
     torch.testing.assert_close(h_n, arguments.h0, rtol=0, atol=0)
     assert h_n.data_ptr() != arguments.h0.data_ptr() or h_n.numel() == 0
 
 
-def test_gates_are_the_sums_that_the_backward_reads():
-    arguments = make((1, N, I, H))
+def test_gates_are_the_sums_that_the_backward_reads(device):
+    arguments = make((1, N, I, H), device=device)
     _, _, gates = torch.ops.lltm.gru(*arguments, False, True)
     x = torch.nn.functional.linear(arguments.input[0], arguments.weight_ih, arguments.bias_ih).chunk(3, 1)
     s = torch.nn.functional.linear(arguments.h0, arguments.weight_hh, arguments.bias_hh).chunk(3, 1)
@@ -136,17 +145,15 @@ def test_gates_are_the_sums_that_the_backward_reads():
     assert torch.ops.lltm.gru(*arguments)[2].shape == (0, N, 4 * H)
 
 
-def update_gate_near_one(dtype) -> Arguments:
+def update_gate_near_one(dtype, device) -> Arguments:
     bias = torch.zeros(3 * 32)
     bias[32:64] = 7.0  # 1 - z is 1e-3: h moves by less than half a unit of 16 bits in most steps
-    return make((1024, 8, 16, 32), dtype, bias_ih=bias.to(dtype), bias_hh=bias.to(dtype) * 0)
+    return make((1024, 8, 16, 32), dtype, device=device, bias_ih=bias.to(dtype), bias_hh=bias.to(dtype) * 0)
 
 
-@paths
 @pytest.mark.parametrize("dtype", SIXTEEN_BITS, ids=str)
-def test_h_is_carried_in_float32(monkeypatch, path, dtype):
-    monkeypatch.setenv("LLTM_CPU_GEMM", path)
-    arguments = update_gate_near_one(dtype)
+def test_h_is_carried_in_float32(device, dtype):
+    arguments = update_gate_near_one(dtype, device)
     expected, expected_h_n = reference(arguments)
     output, h_n, _ = torch.ops.lltm.gru(*arguments)
     rounded, loop = arguments.h0, []
@@ -168,10 +175,8 @@ def test_h_is_carried_in_float32(monkeypatch, path, dtype):
     torch.testing.assert_close(exact_h_n.double(), expected_h_n, rtol=0, atol=error(output).item() + 1e-4)
 
 
-@paths
-def test_a_float32_h0_has_a_float32_gradient(monkeypatch, path):
-    monkeypatch.setenv("LLTM_CPU_GEMM", path)
-    arguments = leaves(make((3, N, I, H), torch.bfloat16, h0=torch.full((N, H), 1 + 2**-12)))
+def test_a_float32_h0_has_a_float32_gradient(device):
+    arguments = leaves(make((3, N, I, H), torch.bfloat16, device=device, h0=torch.full((N, H), 1 + 2**-12)))
     h_n = torch.ops.lltm.gru(*arguments)[1]
     found = gradients([h_n], arguments)[-1]
     exact = leaves(arguments)
@@ -181,8 +186,8 @@ def test_a_float32_h0_has_a_float32_gradient(monkeypatch, path):
 
 
 @pytest.mark.parametrize(("ragged", "reverse"), [(False, False), (True, False), (True, True)])
-def test_derivatives(ragged, reverse):
-    arguments = leaves(make((4, 3, 2, 3), ragged=ragged))
+def test_derivatives(device, ragged, reverse):
+    arguments = leaves(make((4, 3, 2, 3), ragged=ragged, device=device))
     tensors, masks = arguments[:6], arguments[6:]
 
     def run(*tensors):
@@ -192,8 +197,8 @@ def test_derivatives(ragged, reverse):
     assert gradgradcheck(run, tensors, check_fwd_over_rev=True)
 
 
-def test_jvp_and_forward_over_reverse_agree_with_the_formula():
-    arguments = make((4, 3, 2, 3), ragged=True)
+def test_jvp_and_forward_over_reverse_agree_with_the_formula(device):
+    arguments = make((4, 3, 2, 3), ragged=True, device=device)
     tangents = [torch.randn_like(t) for t in arguments[:6]]
 
     def ours(*tensors):
@@ -215,8 +220,8 @@ def test_jvp_and_forward_over_reverse_agree_with_the_formula():
 
 
 @pytest.mark.parametrize("in_dims", [(1, *[None] * 5), (1, None, None, None, None, 0), (1, *[0] * 4, 0)], ids=str)
-def test_vmap_and_per_sample_gradients(in_dims):
-    arguments = make()
+def test_vmap_and_per_sample_gradients(device, in_dims):
+    arguments = make(device=device)
     example = [
         t if dim is None else torch.stack([t, t * 0.5], dim) for t, dim in zip(arguments[:6], in_dims, strict=True)
     ]
@@ -237,8 +242,8 @@ def test_vmap_and_per_sample_gradients(in_dims):
             torch.testing.assert_close(value, torch.stack(values), rtol=1e-9, atol=1e-9)
 
 
-def test_opcheck():
-    arguments = leaves(make(ragged=True))
+def test_opcheck(device):
+    arguments = leaves(make(ragged=True, device=device))
     torch.library.opcheck(torch.ops.lltm.gru, (*arguments, False, True))
     output, h_n, gates = torch.ops.lltm.gru(*arguments, False, True)
     grads = torch.randn_like(output), torch.randn_like(h_n)
@@ -247,8 +252,8 @@ def test_opcheck():
     torch.library.opcheck(torch.ops.lltm._gru_gate_gradients, (*backward, [True]))
 
 
-def test_masks():
-    arguments = make(ragged=True)
+def test_masks(device):
+    arguments = make(ragged=True, device=device)
     output, h_n, gates = torch.ops.lltm.gru(*arguments, False, True)
     call = (output.sin(), h_n.cos(), output, gates, *arguments, False)
     everything = torch.ops.lltm.gru_backward(*call, [True] * 6)
@@ -260,15 +265,15 @@ def test_masks():
                 torch.testing.assert_close(actual, value, rtol=0, atol=0)
 
 
-def test_autocast_leaves_a_float32_h0():
-    arguments = make(dtype=torch.float32)
-    with torch.autocast("cpu", torch.bfloat16):
+def test_autocast_leaves_a_float32_h0(device):
+    arguments = make(dtype=torch.float32, device=device)
+    with torch.autocast(device, torch.bfloat16):
         output, h_n, _ = torch.ops.lltm.gru(*arguments)
     assert (output.dtype, h_n.dtype) == (torch.bfloat16, torch.float32)
 
 
-def test_compiles_in_one_graph():
-    arguments = leaves(make(dtype=torch.float32))
+def test_compiles_in_one_graph(device):
+    arguments = leaves(make(dtype=torch.float32, device=device))
     compiled = torch.compile(lambda *tensors: torch.ops.lltm.gru(*tensors)[:2], fullgraph=True, backend="aot_eager")
     actual, expected = compiled(*arguments), torch.ops.lltm.gru(*arguments)[:2]
     torch.testing.assert_close(actual, expected, rtol=0, atol=0)
@@ -331,3 +336,56 @@ def test_the_same_bits_on_any_number_of_threads(monkeypatch):
         found.append([*results, *gradients(results, arguments)])
         torch.set_num_threads(before)
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
+
+
+# More steps than in a chunk of z_x, more rows than run at a time, and rows that start anywhere.
+CUDA_SIZES = [(3, 70, 33, 65), (2, 5000, 3, 2), (300, 500, 64, 40), (5, 16, 128, 512), (2, 700, 5, 1100)]
+
+
+@pytest.mark.parametrize("sizes", CUDA_SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *SIXTEEN_BITS], ids=str)
+@pytest.mark.parametrize(("ragged", "reverse"), [(False, False), (True, True)])
+def test_larger_sizes_on_a_gpu(needs_cuda, sizes, dtype, ragged, reverse):
+    check_values_and_gradients("cuda", sizes, dtype, ragged, reverse)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, *SIXTEEN_BITS], ids=str)
+@pytest.mark.parametrize("sizes", [(T, N, I, H), (20, 32, 64, 96)], ids=str)
+def test_a_graph_and_the_same_bits(needs_cuda, sizes, dtype):
+    arguments = make(sizes, dtype, ragged=True, device="cuda")
+
+    def run():
+        leaf = leaves(arguments)
+        results = torch.ops.lltm.gru(*leaf)[:2]
+        return [*results, *gradients(results, leaf)]
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        run()  # cuBLAS allocates its workspace
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        results = run()
+    for factor in (1.0, -0.5):
+        for tensor in arguments[:6]:
+            tensor.mul_(factor)
+        graph.replay()
+        torch.cuda.synchronize()
+        expected = run()
+        torch.testing.assert_close(results, expected)
+        torch.testing.assert_close(run(), expected, rtol=0, atol=0)
+
+
+def test_tf32_is_that_of_cudnn(needs_cuda, monkeypatch):
+    """Of the settings, nn.GRU's counts: with it, the sums are less exact."""
+    arguments = make((3, 200, 300, 520), torch.float32, device="cuda")
+    exact = torch.ops.lltm.gru(*arguments.__class__(*(t if t is None else t.double() for t in arguments)), False, True)
+
+    def gates(cudnn: bool, matmul: bool) -> torch.Tensor:
+        monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", cudnn)
+        monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", matmul)
+        return torch.ops.lltm.gru(*arguments, False, True)[2]
+
+    assert torch.equal(gates(False, True), gates(False, False)) and torch.equal(gates(True, True), gates(True, False))
+    errors = [(gates(cudnn, False).double() - exact[2]).abs().mean() for cudnn in (False, True)]
+    assert errors[1] > 20 * errors[0]

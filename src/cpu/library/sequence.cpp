@@ -4,6 +4,7 @@
 // every step, as in output.
 #include "sequence.h"
 
+#include "../../cell/column_runs.h"
 #include "../../dispatch/optional_tensor.h"
 #include "../../dispatch/without_autocast.h"
 #include "../kernel_arguments.h"
@@ -26,28 +27,6 @@ namespace lltm::cpu {
 namespace {
 
 using at::Tensor;
-
-/// Columns of one side, the gates or the inputs, and of what is saved.
-struct ColumnRun {
-  int64_t of_side, of_saved, count;
-
-  Tensor side(const Tensor& rows) const { return rows.narrow(0, of_side, count); }
-  Tensor saved(const Tensor& columns) const { return columns.narrow(-1, of_saved, count); }
-};
-
-/// The fewest runs of a side, whose kOfGate or kOfInput is `of`.
-std::vector<ColumnRun> runs_of(c10::ArrayRef<int> of, int64_t state_size) {
-  std::vector<ColumnRun> runs;
-  for (size_t place = 0; place < of.size(); ++place) {
-    if (place > 0 && of[place] == of[place - 1] + 1) {
-      runs.back().count += state_size;
-    } else {
-      runs.push_back(
-          {static_cast<int64_t>(place) * state_size, of[place] * state_size, state_size});
-    }
-  }
-  return runs;
-}
 
 /// One step of some rows, once the product with h has been added to z.
 template <typename scalar_t>
@@ -126,17 +105,7 @@ Tensor bias_of(const RecurrentArguments& arguments, int64_t state_size, at::Scal
   if (cell.adds) {
     return is_given(arguments.bias) ? arguments.bias->to(dtype) : Tensor();
   }
-  const Tensor sum = at::zeros({cell.saved * state_size}, dtype);
-  const auto add = [&](const std::optional<Tensor>& bias, c10::ArrayRef<int> of) {
-    for (const ColumnRun& run : runs_of(of, state_size)) {
-      if (is_given(bias)) {
-        run.saved(sum).add_(run.side(*bias));
-      }
-    }
-  };
-  add(arguments.bias, cell.of_input);
-  add(arguments.bias_hh, cell.of_gate);
-  return sum;
+  return saved_bias(cell, arguments.bias, arguments.bias_hh, state_size, dtype);
 }
 
 template <typename scalar_t>

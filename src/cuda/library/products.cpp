@@ -181,19 +181,23 @@ bool fused_float32_product_out(const Tensor& out,
 void product_out(const Tensor& out,
                  const Tensor& a,
                  const Tensor& b,
-                 std::optional<Arithmetic> arithmetic) {
+                 std::optional<Arithmetic> arithmetic,
+                 bool adds) {
   Tensor result = out;
   if (out.numel() == 0) {
     return;
   }
   if (a.size(1) == 0) {
-    result.zero_();
+    if (!adds) {
+      result.zero_();
+    }
   } else if (a.scalar_type() == at::kFloat) {
-    float32_product_out(out, Operand(a), Operand(b), a.size(1), /*beta=*/0, *arithmetic);
+    float32_product_out(out, Operand(a), Operand(b), a.size(1), /*beta=*/adds ? 1 : 0, *arithmetic);
   } else if (out.scalar_type() == a.scalar_type()) {
-    at::mm_out(result, a, b);
+    adds ? at::addmm_out(result, result, a, b) : at::mm_out(result, a, b);
   } else {
-    at::mm_out(result, a, b, out.scalar_type());
+    adds ? at::addmm_out(result, result, a, b, out.scalar_type())
+         : at::mm_out(result, a, b, out.scalar_type());
   }
 }
 

@@ -11,11 +11,12 @@
 namespace lltm::cuda {
 
 /// out = a @ b, in out's dtype. For 16-bit a and b it may be float32, and nothing is rounded to 16
-/// bits. out's rows are contiguous.
+/// bits. out's rows are contiguous. If it adds, out += a @ b.
 void product_out(const at::Tensor& out,
                  const at::Tensor& a,
                  const at::Tensor& b,
-                 std::optional<Arithmetic> arithmetic);
+                 std::optional<Arithmetic> arithmetic,
+                 bool adds = false);
 
 /// out = a @ b + bias, all of one dtype other than float64.
 void biased_product_out(const at::Tensor& out,

@@ -1,4 +1,4 @@
-// A sequence of either cell by products of the library and pointwise kernels.
+// A sequence of any cell by products of the library and pointwise kernels.
 #pragma once
 
 #include "../../operators/outputs.h"

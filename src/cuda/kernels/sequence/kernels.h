@@ -17,11 +17,11 @@
 
 namespace lltm::cuda {
 
-/// A step of either cell (src/cell) whose products the library has computed.
+/// A step of any cell (src/cell) whose products the library has computed.
 template <typename scalar_t>
 struct SequenceStepParams {
   StepProblem step;  // without the operands of its products
-  // (batch, kGates * state_size), of input and of h.
+  // (batch, kSaved * state_size) and (batch, kGates * state_size), of input and of h.
   const accumulate_t<scalar_t>*z_input, *z_h;
 };
 

@@ -1,6 +1,8 @@
 // The pointwise kernels of a sequence's backward: a step without a product or with ATen's, and the
 // h that each step started from. Steps in one launch are in gradient_tiles.cuh and
 // gradient_wgmma.cuh.
+#include "../../../cell/combined.h"
+#include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
 #include "../../epilogue/math.cuh"
@@ -74,11 +76,13 @@ cudaError_t launch_old_states(const OldStatesParams<scalar_t>& params, cudaStrea
   return launch_on_elements<&old_states_kernel<scalar_t, 1>>(params, elements, stream);
 }
 
-#define LLTM_INSTANTIATE(scalar_t)                             \
-  template cudaError_t launch_sequence_gradients<cell::Lltm>(  \
-      const SequenceGradientsParams<scalar_t>&, cudaStream_t); \
-  template cudaError_t launch_sequence_gradients<cell::Lstm>(  \
-      const SequenceGradientsParams<scalar_t>&, cudaStream_t); \
+#define LLTM_INSTANTIATE(scalar_t)                                           \
+  template cudaError_t launch_sequence_gradients<cell::Lltm>(                \
+      const SequenceGradientsParams<scalar_t>&, cudaStream_t);               \
+  template cudaError_t launch_sequence_gradients<cell::Lstm>(                \
+      const SequenceGradientsParams<scalar_t>&, cudaStream_t);               \
+  template cudaError_t launch_sequence_gradients<cell::Combined<cell::Gru>>( \
+      const SequenceGradientsParams<scalar_t>&, cudaStream_t);               \
   template cudaError_t launch_old_states(const OldStatesParams<scalar_t>&, cudaStream_t);
 LLTM_INSTANTIATE(double)
 LLTM_INSTANTIATE(float)

@@ -1,5 +1,7 @@
 // The pointwise kernels of a sequence's forward: the start of the state, and a step whose products
 // are ATen's. Steps in one launch are in kernels/forward.
+#include "../../../cell/combined.h"
+#include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
 #include "../../epilogue/step.cuh"
@@ -10,8 +12,15 @@
 #include <c10/util/BFloat16.h>
 #include <c10/util/Half.h>
 
+#include <type_traits>
+#include <utility>
+
 namespace lltm::cuda {
 namespace {
+
+/// Device code cannot index the array itself.
+template <typename Cell, int kGate>
+using PlaceOfGate = std::integral_constant<int, Cell::kOfGate[kGate]>;
 
 template <typename Cell, typename scalar_t>
 __global__ void __launch_bounds__(kElementThreads)
@@ -25,9 +34,20 @@ __global__ void __launch_bounds__(kElementThreads)
     epilogue.fetch(operands, row, column);
     accumulate_t<scalar_t> z[Cell::kGates][1];
 #pragma unroll
-    for (int gate = 0; gate < Cell::kGates; ++gate) {
-      const int64_t index = (row * Cell::kGates + gate) * state_size + column;
-      z[gate][0] = params.z_input[index] + params.z_h[index];
+    for (int k = 0; k < Cell::kGates; ++k) {
+      const int64_t index = (row * Cell::kGates + k) * state_size + column;
+      z[k][0] = params.z_input[index];
+      if constexpr (Cell::kAdds) {
+        z[k][0] += params.z_h[index];
+      }
+    }
+    if constexpr (!Cell::kAdds) {
+      using Sides = typename Cell::Sides;
+      const accumulate_t<scalar_t>* const of_row =
+          params.z_h + row * Sides::kGates * state_size + column;
+      [&]<int... kGate>(std::integer_sequence<int, kGate...>) {
+        ((z[PlaceOfGate<Sides, kGate>::value][0] += of_row[kGate * state_size]), ...);
+      }(std::make_integer_sequence<int, Sides::kGates>{});
     }
     epilogue.finish(operands, z);
   });
@@ -88,6 +108,8 @@ cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>& params,
                                                         cudaStream_t);                       \
   template cudaError_t launch_sequence_step<cell::Lstm>(const SequenceStepParams<scalar_t>&, \
                                                         cudaStream_t);                       \
+  template cudaError_t launch_sequence_step<cell::Combined<cell::Gru>>(                      \
+      const SequenceStepParams<scalar_t>&, cudaStream_t);                                    \
   template cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>&, cudaStream_t);
 LLTM_INSTANTIATE(double)
 LLTM_INSTANTIATE(float)
