@@ -109,7 +109,7 @@ class TestFit:
                 cases = [Case("cuda", 1, Work.FORWARD, dtype, shape) for shape in draw(30, seed=1)]
                 for ranks in range(9):
                     problems = numpy.concatenate([candidates.problems(case, (ranks,)) for case in cases])
-                    found = known.estimates(name, direction == candidates.STEP, H200, problems, start)
+                    found = known.estimates(name, candidates.kind_of(direction), H200, problems, start)
                     for case, one in zip(cases, found, strict=True):
                         if not numpy.isnan(one["us"]) and bool(ranks) == bool(one["ranks"]):
                             forced = f"{name}:{ranks}" if ranks else name
@@ -155,6 +155,10 @@ class TestFit:
         ranks = candidates.names(case, "step_backward", every_rank=True)
         assert {"sequence_backward_tiles_32x32:4", "sequence_backward_library"} <= set(ranks)
         assert "sequence_backward_tiles_32x32" not in ranks
+        of_lstm = [f"lstm_wgmma_{tile}" for tile in ("64x8", "64x24", "128x32")] + ["forward_library"]
+        assert candidates.names(case, "lstm") == candidates.names(case, "lstm_step") == of_lstm
+        few = Case("cuda", 1, Work.FORWARD, "float32", Shape(4, 512, 512))
+        assert "forward_few_rows" in candidates.names(few, "lstm")
 
     def test_knows_what_the_model_does_not_support(self, known):
         rows = [row("forward_wgmma_64x24", 5.0), row("forward_wgmma_float32_64x32", 5.0), row("forward_library", 9.0)]

@@ -149,9 +149,11 @@ TEST(Costs, AreTheNumbersOfTheirText) {
 std::vector<ContiguousEstimate> estimates_of(std::string_view name,
                                              bool of_steps,
                                              const DeviceFacts& device,
-                                             const std::vector<ContiguousProblem>& problems) {
+                                             const std::vector<ContiguousProblem>& problems,
+                                             bool of_lstm = false) {
   std::vector<ContiguousEstimate> found(problems.size());
   EXPECT_TRUE(lltm_cuda_estimates(std::string(name).c_str(),
+                                  of_lstm,
                                   of_steps,
                                   &device,
                                   /*times=*/nullptr,
@@ -179,10 +181,11 @@ std::vector<ContiguousProblem> many_problems(int64_t ranks = 0) {
 template <typename Shape>
 std::vector<double> least(bool of_steps,
                           const DeviceFacts& device,
-                          const std::vector<ContiguousProblem>& problems) {
+                          const std::vector<ContiguousProblem>& problems,
+                          bool of_lstm = false) {
   std::vector<double> us(problems.size(), std::numeric_limits<double>::infinity());
   for (const auto& candidate : candidates<Shape>()) {
-    const auto found = estimates_of(candidate.name, of_steps, device, problems);
+    const auto found = estimates_of(candidate.name, of_steps, device, problems, of_lstm);
     for (size_t i = 0; i < found.size(); ++i) {
       if (!std::isnan(found[i].us) && found[i].by_default) {
         us[i] = std::min(us[i], found[i].us);
@@ -198,6 +201,7 @@ TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
   const auto problems = many_problems();
   for (const DeviceFacts& device : kDevices) {
     const auto found = least<ForwardShape>(false, device, problems);
+    const auto of_lstm = least<ForwardShape>(false, device, problems, /*of_lstm=*/true);
     for (size_t i = 0; i < problems.size(); ++i) {
       const auto& [arithmetic, batch, input, state, ranks] = problems[i];
       ForwardProblem problem{};
@@ -211,6 +215,11 @@ TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
       problem.old_h.stride = state;
       const ForwardShape shape = forward_shape(in, problem, /*is_step=*/false);
       ASSERT_EQ(found[i], choose(shape, device).estimate.us);
+      problem.weights = {nullptr, state};
+      problem.weights_input = {nullptr, input};
+      ASSERT_EQ(of_lstm[i],
+                choose(forward_shape(in, problem, /*is_step=*/false, CellType::kLstm), device)
+                    .estimate.us);
     }
   }
 }
@@ -237,9 +246,9 @@ TEST(ContiguousEstimates, OfStepsAreLaidOutLikeTheCopiesOfASequence) {
   // Rows that start anywhere are copied, and nothing is packed.
   const ContiguousProblem anywhere{3, 64, 500, 300, 0}, aligned{3, 64, 504, 304, 0};
   for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
-    if (candidate.group == Group::kHopper && !candidate.float32 &&
-        candidate.name.starts_with("forward")) {
-      const auto found = estimates_of(candidate.name, true, kH200, {anywhere, aligned});
+    if (candidate.group == Group::kHopper && !candidate.float32) {
+      const bool of_lstm = candidate.gates == 4;
+      const auto found = estimates_of(candidate.name, true, kH200, {anywhere, aligned}, of_lstm);
       EXPECT_GT(found[0].us, found[1].us) << candidate.name;
       EXPECT_LT(found[0].us, found[1].us + 3.5) << candidate.name;
     }
@@ -265,7 +274,7 @@ TEST(ContiguousEstimates, TakeRanksAndTellThem) {
   }
   ContiguousEstimate unknown{};
   EXPECT_FALSE(
-      lltm_cuda_estimates("fastest", false, &kH200, nullptr, problems.data(), 1, &unknown));
+      lltm_cuda_estimates("fastest", false, false, &kH200, nullptr, problems.data(), 1, &unknown));
 }
 
 TEST(ContiguousEstimates, UseTheConstantsOfTheDevice) {
@@ -290,7 +299,8 @@ TEST(ContiguousEstimates, UseTheTimesOfTheProgram) {
   const ContiguousProblem problem{0, 32, 512, 512, 2};
   const auto us = [&](const std::string& candidate, const double* of) {
     ContiguousEstimate found{};
-    EXPECT_TRUE(lltm_cuda_estimates(candidate.c_str(), false, &kH200, of, &problem, 1, &found));
+    EXPECT_TRUE(
+        lltm_cuda_estimates(candidate.c_str(), false, false, &kH200, of, &problem, 1, &found));
     return found.us;
   };
   for (const std::string candidate : {"forward_tiles_64x32", "sequence_backward_tiles_64x64"}) {

@@ -23,11 +23,27 @@ STEP = "step"
 """A step of a sequence, by the candidates of a forward."""
 STEP_BACKWARD = "step_backward"
 """A step of a sequence's backward, without the products over all steps."""
-PREFIXES = {"forward": "forward_", "backward": "backward_", STEP: "forward_", STEP_BACKWARD: "sequence_backward_"}
+LSTM = "lstm"
+"""A single step of an LSTM."""
+LSTM_STEP = "lstm_step"
+"""A step of an LSTM's sequence, which multiplies the input."""
+_OF_LSTM = ("lstm_", "forward_few_rows", "forward_library")
+PREFIXES = {
+    "forward": "forward_",
+    "backward": "backward_",
+    STEP: "forward_",
+    STEP_BACKWARD: "sequence_backward_",
+    LSTM: _OF_LSTM,
+    LSTM_STEP: _OF_LSTM,
+}
 """How the names of each direction's candidates begin."""
 DIRECTIONS = tuple(PREFIXES)
 STEPS = 24
 MOST_RANKS = 8
+
+
+def kind_of(direction: str) -> model.Kind:
+    return model.Kind(of_lstm=direction in (LSTM, LSTM_STEP), of_steps=direction in (STEP, LSTM_STEP))
 
 
 def problems(case: Case, ranks: tuple[int, ...]) -> numpy.ndarray:
@@ -48,7 +64,7 @@ def names(case: Case, direction: str, every_rank: bool = False) -> list[str]:
     for name in known.selectable:
         if not name.startswith(PREFIXES[direction]):
             continue
-        estimates = known.estimates(name, direction == STEP, facts, problems(case, tuple(range(MOST_RANKS + 1))))
+        estimates = known.estimates(name, kind_of(direction), facts, problems(case, tuple(range(MOST_RANKS + 1))))
         least, *forced = estimates["us"]
         if every_rank and estimates[0]["ranks"]:
             found += [f"{name}:{ranks}" for ranks, us in enumerate(forced, 1) if us <= 2 * least]
@@ -72,8 +88,10 @@ def forced(name: str) -> Iterator[None]:
 
 
 def operator_call(case: Case, direction: str) -> Callable[[], object]:
-    """One call of lltm::forward, of lltm::backward alone, with all gradients, of lltm::sequence over STEPS steps, or of
-    their backward alone, with the gradient of the initial h."""
+    """One call of lltm::forward, of lltm::backward alone, with all gradients, of lltm::sequence over STEPS steps, of
+    their backward alone, with the gradient of the initial h, or of lltm::lstm over one step or STEPS steps."""
+    if direction in (LSTM, LSTM_STEP):
+        return _lstm(case, STEPS if direction == LSTM_STEP else 1)
     cell = Operator(case.shape, case.device, case.torch_dtype)
     weights, bias = cell.weights.detach(), cell.bias.detach()
     if direction == STEP:
@@ -96,6 +114,19 @@ def operator_call(case: Case, direction: str) -> Callable[[], object]:
     operator = getattr(torch.ops.lltm, direction).default
     sets = cycle(arguments)
     return lambda: operator(*next(sets))
+
+
+def _lstm(case: Case, steps: int) -> Callable[[], object]:
+    layer = torch.nn.LSTM(case.shape.input_features, case.shape.state_size, device=case.device, dtype=case.torch_dtype)
+    weight_ih, weight_hh, bias, _ = (parameter.detach() for parameter in layer.parameters())
+    calls = []
+    for first in range(1 if steps > 1 else INPUT_SETS):
+        states = [Inputs(case, seed).states for seed in range(first, first + steps)]
+        input = torch.stack([input for input, _, _ in states]).detach()
+        arguments = (input, weight_ih, weight_hh, bias, *(state.detach() for state in states[0][1:]))
+        calls.append(partial(torch.ops.lltm.lstm.default, *arguments))
+    sets = cycle(calls)
+    return calls[0] if steps > 1 else lambda: next(sets)()
 
 
 def _sequence(case: Case) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -139,11 +170,12 @@ def measure(case: Case, direction: str, calls_per_graph: int, every_rank: bool =
     case = replace(case, work=Work.FORWARD)
     with torch.no_grad():
         call = operator_call(case, direction)
-        steps = STEPS if direction in (STEP, STEP_BACKWARD) else 1
+        steps = STEPS if direction in (STEP, STEP_BACKWARD, LSTM_STEP) else 1
         for name in (AUTO, *names(case, direction, every_rank)):
             try:
                 with forced(name):
-                    if direction == STEP and name != AUTO and "x=outside" in lltm.sequence_plan(*call.args):
+                    plan = {STEP: lltm.sequence_plan, LSTM_STEP: lltm.lstm_plan}.get(direction)
+                    if plan is not None and name != AUTO and "x=outside" in plan(*call.args):
                         continue
                     samplers[name] = timing.graph_sampler(call, -(-calls_per_graph // steps))
             except RuntimeError as error:

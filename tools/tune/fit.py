@@ -20,7 +20,7 @@ import candidates
 import numpy
 import torch
 from cases import Case, Shape, Work
-from model import ARITHMETICS, PROBLEM, Facts, Model, load
+from model import ARITHMETICS, PROBLEM, Facts, Kind, Model, load
 from pandas import DataFrame
 from report import ratio, table
 from sweep import calls_per_graph
@@ -136,7 +136,7 @@ class Group:
     """The rows of a candidate in one direction on one GPU."""
 
     name: str
-    is_step: bool
+    kind: Kind
     facts: Facts
     problems: numpy.ndarray
     rows: slice
@@ -157,23 +157,23 @@ class Estimates:
                 grouped[row.gpu, row.direction, row.name].append(row)
         for (gpu, direction, name), of in grouped.items():
             facts = Facts.of([int(number) for number in gpu.rpartition(":")[2].split()])
-            is_step = direction == candidates.STEP
+            kind = candidates.kind_of(direction)
             problems = numpy.array(
                 [(ARITHMETICS.index(r.dtype), r.batch, r.input_features, r.state_size, r.ranks) for r in of], PROBLEM
             )
-            found = known.estimates(name, is_step, facts, problems)
+            found = known.estimates(name, kind, facts, problems)
             supported = ~numpy.isnan(found["us"])
             # What was measured has the ranks that the library's own constants choose.
             problems["ranks"] = found["ranks"]
             first = len(self.rows)
             self.rows += [row for row, taken in zip(of, supported, strict=True) if taken]
             by_default += list(found["by_default"][supported])
-            self.groups.append(Group(name, is_step, facts, problems[supported], slice(first, len(self.rows))))
+            self.groups.append(Group(name, kind, facts, problems[supported], slice(first, len(self.rows))))
         self.measured = numpy.array([row.us for row in self.rows])
         self.by_default = numpy.array(by_default, bool)
 
     def group_us(self, group: Group, costs: numpy.ndarray) -> numpy.ndarray:
-        return self.known.estimates(group.name, group.is_step, group.facts, group.problems, costs)["us"]
+        return self.known.estimates(group.name, group.kind, group.facts, group.problems, costs)["us"]
 
     def __call__(self, costs: numpy.ndarray) -> numpy.ndarray:
         return numpy.concatenate([self.group_us(group, costs) for group in self.groups])

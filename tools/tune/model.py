@@ -6,6 +6,7 @@ import ctypes
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy
 
@@ -15,6 +16,16 @@ PROBLEM = numpy.dtype([(name, "i8") for name in ("arithmetic", "batch", "input_f
 """Zero ranks are those with the least estimate."""
 ESTIMATE = numpy.dtype([("us", "f8"), ("ranks", "i4"), ("by_default", "i4")])
 """Microseconds are NaN if the candidate does not support the problem, and ranks 0 if the model does not choose them."""
+
+
+class Kind(NamedTuple):
+    """What a problem is: by default a single step of the LLTM, or its backward."""
+
+    of_lstm: bool = False
+    of_steps: bool = False
+    """A step of a sequence."""
+
+
 _CLUSTERS = ctypes.c_int * 16
 """A number for each size of a cluster."""
 
@@ -160,7 +171,7 @@ class Model:
         return facts
 
     def estimates(
-        self, candidate: str, is_step: bool, facts: Facts, problems: numpy.ndarray, costs: numpy.ndarray | None = None
+        self, candidate: str, kind: Kind, facts: Facts, problems: numpy.ndarray, costs: numpy.ndarray | None = None
     ) -> numpy.ndarray:
         """The estimates of a candidate, by its name, for an array of problems, with these constants or the library's
         own."""
@@ -171,7 +182,7 @@ class Model:
         device.costs = values.ctypes.data
         known = self._estimates(
             candidate.encode(),
-            ctypes.c_bool(is_step),
+            *map(ctypes.c_bool, kind),
             ctypes.byref(device),
             values[self._first_time :].ctypes.data_as(ctypes.c_void_p),
             problems.ctypes.data_as(ctypes.c_void_p),

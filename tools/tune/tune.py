@@ -35,7 +35,7 @@ def measure(
     output: Annotated[Path, typer.Option(help="The CSV to write.")] = Path("candidates.csv"),
     seed: Annotated[list[int] | None, typer.Option(help="Repeat for more; 1 by default.")] = None,
     ranks: Annotated[bool, typer.Option("--ranks", help="Every number of ranks, which a fit needs.")] = False,
-    directions: Annotated[str, typer.Option(help="forward,backward,step,step_backward.")] = "",
+    directions: Annotated[str, typer.Option(help="forward,backward,step,step_backward,lstm,lstm_step.")] = "",
     dtypes: Annotated[str, typer.Option(help="float32,tf32,float16,bfloat16.")] = "",
     seconds: Annotated[float | None, typer.Option(min=0, help="In all.")] = None,
 ) -> None:

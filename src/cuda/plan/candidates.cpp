@@ -55,19 +55,21 @@ Matrix contiguous(int64_t columns) {
   return {reinterpret_cast<const void*>(4096), columns};
 }
 
-/// The shape of a problem.
+/// The shape of a problem of a cell, or of a step of its sequence.
 template <typename Shape>
-Shape shape_for(const ContiguousProblem& of, bool is_step);
+Shape shape_for(const ContiguousProblem& of, CellType cell, bool is_step);
 
 template <>
-ForwardShape shape_for(const ContiguousProblem& of, bool is_step) {
+ForwardShape shape_for(const ContiguousProblem& of, CellType cell, bool is_step) {
   StepOperands operands{.size = element_size(arithmetic_of(of)),
-                        .gates = 3 * of.state_size,
+                        .gates = gates_of(cell) * of.state_size,
                         .input_features = of.input_features,
                         .state_size = of.state_size};
+  const bool one_matrix = cell == CellType::kLltm;
   const Matrix input = contiguous(of.input_features);
-  const Matrix weights = contiguous(of.state_size + of.input_features);
-  const Matrix weights_input = weights.from(of.state_size, operands.size);
+  const Matrix weights = contiguous(of.state_size + (one_matrix ? of.input_features : 0));
+  const Matrix weights_input =
+      one_matrix ? weights.from(of.state_size, operands.size) : contiguous(of.input_features);
   if (is_step) {
     operands.choose_copies(is_describable(weights, of.state_size, operands.size),
                            is_describable(weights_input, of.input_features, operands.size),
@@ -80,11 +82,11 @@ ForwardShape shape_for(const ContiguousProblem& of, bool is_step) {
   if (!is_step) {
     problem.old_h = contiguous(of.state_size);
   }
-  return forward_shape(arithmetic_of(of), problem, is_step);
+  return forward_shape(arithmetic_of(of), problem, is_step, cell);
 }
 
 template <>
-BackwardShape shape_for(const ContiguousProblem& of, bool) {
+BackwardShape shape_for(const ContiguousProblem& of, CellType, bool) {
   const int size = element_size(arithmetic_of(of));
   return {.arithmetic = arithmetic_of(of),
           .batch = of.batch,
@@ -95,7 +97,7 @@ BackwardShape shape_for(const ContiguousProblem& of, bool) {
 }
 
 template <>
-SequenceGradientShape shape_for(const ContiguousProblem& of, bool) {
+SequenceGradientShape shape_for(const ContiguousProblem& of, CellType, bool) {
   // As many steps as tools/tune measures.
   return {.arithmetic = arithmetic_of(of),
           .steps = 24,
@@ -108,8 +110,9 @@ template <typename Shape>
 ContiguousEstimate answer(const Candidate<Shape>& candidate,
                           const DeviceFacts& device,
                           const ContiguousProblem& of,
+                          bool of_lstm,
                           bool of_steps) {
-  const Shape shape = shape_for<Shape>(of, of_steps);
+  const Shape shape = shape_for<Shape>(of, of_lstm ? CellType::kLstm : CellType::kLltm, of_steps);
   const auto found = estimate_if_supported(candidate, shape, device, static_cast<int>(of.ranks));
   if (!found) {
     return {std::numeric_limits<double>::quiet_NaN(), 0, 0};
@@ -204,6 +207,7 @@ __attribute__((visibility("default"))) const char* lltm_cuda_times() {
 }
 
 __attribute__((visibility("default"))) bool lltm_cuda_estimates(const char* name,
+                                                                bool of_lstm,
                                                                 bool of_steps,
                                                                 const DeviceFacts* device,
                                                                 const double* times,
@@ -218,7 +222,7 @@ __attribute__((visibility("default"))) bool lltm_cuda_estimates(const char* name
     }
     const Candidate<Shape> candidate = with_times(*found, of_shape);
     std::transform(problems, problems + count, estimates, [&](const ContiguousProblem& problem) {
-      return answer(candidate, *device, problem, of_steps);
+      return answer(candidate, *device, problem, of_lstm, of_steps);
     });
     return true;
   };

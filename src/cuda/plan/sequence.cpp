@@ -58,7 +58,7 @@ StepsPlan plan_steps(const SequenceShape& shape,
   if (!shape.arithmetic) {
     return {shape.layout};
   }
-  if (shape.cell == CellType::kLstm) {
+  if (shape.cell == CellType::kLstm && !selects_by_name<ForwardShape>(selection)) {
     return plan_with_hoisted_input(shape, device, selection);
   }
   const StepsPlan plan = plan_layout(shape.layout, shape, device, selection);
