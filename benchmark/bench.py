@@ -43,6 +43,7 @@ Largest = Annotated[
 Sequence = Annotated[bool, typer.Option("--sequence", help="Sequences, compared with nn.LSTM and nn.GRU.")]
 Transforms = Annotated[bool, typer.Option("--transforms", help="vmap, gradients of each sample, jvp.")]
 Models = Annotated[bool, typer.Option("--models", help="The recurrent layers of typical models, eager.")]
+Steps = Annotated[bool, typer.Option("--steps", help="Single steps of LSTMCell and GRUCell, and layers over 1 to 8.")]
 Devices = Annotated[list[str] | None, typer.Option("--devices", rich_help_panel=WHAT, help="cpu, cuda.")]
 Cases = Annotated[
     list[str] | None,
@@ -93,6 +94,7 @@ def run(
     sequence: Sequence = False,
     transforms: Transforms = False,
     models: Models = False,
+    steps: Steps = False,
     seed: Seeds = None,
     largest: Largest = None,
     devices: Devices = None,
@@ -136,8 +138,8 @@ def run(
         (True, False): runs.sequence,
         (True, True): runs.sequence_sweep,
     }[sequence, sweep is not None]
-    if transforms or models:
-        mode = runs.transforms if transforms else runs.models
+    if transforms or models or steps:
+        mode = runs.transforms if transforms else runs.models if models else runs.steps
     try:
         mode(request, sweep)
     except ValueError as error:

@@ -76,6 +76,18 @@ SHAPES = (
 UGLY_SHAPES = (Shape(37, 77, 200), Shape(33, 65, 129), Shape(5, 1000, 1000))
 QUICK_SHAPES = (Shape(16, 32, 128), Shape(64, 512, 512))
 
+STEP_SHAPES = (
+    Shape(1, 128, 512),
+    Shape(1, 64, 64),
+    Shape(64, 256, 256),
+    Shape(16, 768, 1024),
+    Shape(256, 512, 512),
+    Shape(1024, 128, 128),
+    Shape(4, 300, 256),
+)
+"""Of decoders, of acting in reinforcement learning, and of streams: single steps, and a few."""
+FEW_STEPS = (1, 2, 4, 8)
+
 QUICK_SEQUENCE = Shape(16, 128, 128, steps=128)
 SEQUENCES = {
     "cpu": (

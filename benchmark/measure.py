@@ -8,7 +8,7 @@ from functools import partial
 
 import timing
 import torch
-from cases import Case
+from cases import FEW_STEPS, Case
 from peers import PEERS, applicable
 from results import Row, Task
 from roofline import Rates, limit, measure_rates
@@ -34,7 +34,8 @@ def _measure(section: str, case: Case, names: list[str], budget: timing.Budget, 
     with environment(case):
         modules, failures = timing.attempt(case, {peer.name: partial(peer.make, case) for peer in peers})
         found_errors = {} if case.variant else errors(case, {PEERS[name]: cell for name, cell in modules.items()})
-        calls = {name: make_call(case, module) for name, module in modules.items()}
+        calls, failed = timing.attempt(case, {name: partial(make_call, case, of) for name, of in modules.items()})
+        failures += failed
         for clock in case.clocks:
             makers = {name: partial(_sampler, case, clock, call, budget) for name, call in calls.items()}
             samplers, failed = timing.attempt(case, makers)
@@ -76,7 +77,7 @@ def _sampler(case: Case, clock: str, call: Callable[[], object], budget: timing.
         return timing.wall_sampler(
             call, budget, synchronize, time.process_time if clock == "processor" else time.perf_counter
         )
-    if not case.variant:
+    if case.shape.steps <= max(FEW_STEPS):
         return timing.graph_sampler(call)
     once = timing.graph_sampler(call, calls=1)
     return once if once.sample() > 1e6 * LONG_REPLAY else timing.graph_sampler(call, calls=1, replays=REPLAYS)

@@ -2,8 +2,8 @@
 
 <!-- tables: h100/sequence.jsonl -->     all tables of these files in results/, and what is known of their machines
 <!-- speedups: h100/sequence.jsonl -->   one table: speedup by shape and dtype
-<!-- speedups of lltm.LSTM: h100/sequence.jsonl -->   the same of lltm.LSTM over nn.LSTM
-<!-- headline: h100/sequence-sweep.jsonl -->   a sentence on random shapes; headline of lltm.LSTM: the same of it
+<!-- speedups of lltm.LSTM: h100/sequence.jsonl -->   the same of lltm.LSTM over nn.LSTM; also of lltm.GRU and cells
+<!-- headline: h100/sequence-sweep.jsonl -->   a sentence on random shapes; headline of lltm.LSTM, lltm.GRU: the same
 <!-- gru: xeon/sequence.jsonl -->    a sentence: nn.GRU and a single step on a CPU
 <!-- projects: xeon/projects.json --> the models of benchmark/projects; headline of projects: a sentence
 <!-- resets: xeon/resets.json -->     the rollouts of examples/rl/reset_speed.py
@@ -36,7 +36,7 @@ SPEED = {2: ROOT / "docs" / "_static" / "speed.svg", 1: ROOT / "docs" / "_static
 SPEED_OF = "h100/sequence.jsonl"
 """The measurements that they show."""
 
-OF = {"": "speedup", " of lltm.LSTM": "LSTM speedup"}
+OF = {"": "speedup"} | {f" of lltm.{name}": f"{name} speedup" for name in ("LSTM", "GRU", "LSTMCell", "GRUCell")}
 """The column of the tables that a kind with such an ending shows."""
 SPEEDUPS, HEADLINES = ({f"{kind}{of}": column for of, column in OF.items()} for kind in ("speedups", "headline"))
 KINDS = (

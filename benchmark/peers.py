@@ -2,14 +2,15 @@
 
 A cell is called as `cell(input, old_h, old_cell)` and returns (new_h, new_cell). Each has the parameters of the same
 LLTM cell; nn.LSTMCell is a different cell, with four gates instead of three, and included because it is the alternative
-for users. What runs sequences is called with workload.SequenceInputs and returns the output.
+for users. Single steps compare lltm.LSTMCell and lltm.GRUCell with those of torch.nn. What runs sequences is called
+with workload.SequenceInputs and returns the output.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,12 +79,17 @@ class Tutorial(Cell):
         return TutorialFunction.apply(input, self.weights, self.bias, old_h, old_cell)
 
 
-class LSTM(nn.LSTMCell):
-    def __init__(self, shape: Shape, device: str, dtype: torch.dtype) -> None:
-        super().__init__(shape.input_features, shape.state_size, device=device, dtype=dtype)
+class CellOfTorch(nn.Module):
+    """A cell that is called like nn.LSTMCell, or like nn.GRUCell, which leaves the cell state as it is."""
+
+    def __init__(self, kind: Callable[[], type[nn.Module]], shape: Shape, device: str, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.cell = kind()(shape.input_features, shape.state_size, device=device, dtype=dtype)
 
     def forward(self, input: Tensor, old_h: Tensor, old_cell: Tensor) -> tuple[Tensor, Tensor]:
-        return super().forward(input, (old_h, old_cell))
+        if isinstance(self.cell, nn.GRUCell):
+            return self.cell(input, old_h), old_cell
+        return self.cell(input, (old_h, old_cell))
 
 
 def compiled(shape: Shape, device: str, dtype: torch.dtype) -> Callable:
@@ -156,7 +162,7 @@ class Peer:
     variants: tuple[str, ...] = ("",)
     """The variants of sequences that it computes; of a cell an empty one."""
     works: tuple[Work, ...] = tuple(Work)
-    reference: type[nn.Module] | None = None
+    reference: Callable[[Shape, str, torch.dtype], nn.Module] | None = None
     """Of a cell: the module that it must agree with in float64."""
 
     @property
@@ -168,12 +174,16 @@ def _cell(
     name: str,
     title: str,
     make: Callable[[Shape, str, torch.dtype], Callable],
-    reference: type[nn.Module] = Plain,
+    reference: Callable[[Shape, str, torch.dtype], nn.Module] = Plain,
     works: tuple[Work, ...] = tuple(Work),
 ) -> Peer:
     return Peer(
         name, title, lambda case: make(case.shape, case.device, case.torch_dtype), works=works, reference=reference
     )
+
+
+def _cell_of_torch(name: str, title: str, kind: Callable[[], type[nn.Module]], reference: type[nn.Module]) -> Peer:
+    return _cell(name, title, partial(CellOfTorch, kind), partial(CellOfTorch, lambda: reference))
 
 
 def _module(name: str, title: str, kind: Callable[[], type[nn.Module]]) -> Peer:
@@ -184,7 +194,7 @@ def _sequence(name: str, title: str, kind: type[Cell], *variants: str) -> Peer:
     return Peer(name, title, lambda case: kind(case.shape, case.device, case.torch_dtype), variants)
 
 
-def _lltm(name: str) -> Callable[[], type[nn.Module]]:
+def _ours(name: str) -> Callable[[], type[nn.Module]]:
     def find() -> type[nn.Module]:
         import lltm  # only here: reports are also written on machines without the library
 
@@ -193,8 +203,10 @@ def _lltm(name: str) -> Callable[[], type[nn.Module]]:
     return find
 
 
-OURS, MODULE, OPERATOR, LSTM_MODULE = "lltm", "LLTM", "sequence", "lltm.LSTM"
+OURS, MODULE, OPERATOR, LSTM_MODULE, GRU_MODULE = "lltm", "LLTM", "sequence", "lltm.LSTM", "lltm.GRU"
 BASELINES = ("LSTM", "GRU")
+COUNTERPARTS = {f"lltm.{name}": name for name in (*BASELINES, "LSTMCell", "GRUCell")}
+"""The peers of the same cell, in torch.nn."""
 
 PEERS = {
     peer.name: peer
@@ -205,10 +217,14 @@ PEERS = {
         _cell("tutorial", "the tutorial's design", Tutorial, works=(Work.FORWARD, Work.TRAINING)),
         _cell("compile", "torch.compile of the plain module", compiled),
         _cell("dynamic", "torch.compile with dynamic shapes", DynamicallyCompiled),
-        _cell("LSTMCell", "nn.LSTMCell (four gates)", LSTM, LSTM),
-        _module(MODULE, "lltm.LLTM", _lltm("LLTM")),
+        _cell_of_torch("lltm.LSTMCell", "lltm.LSTMCell", _ours("LSTMCell"), nn.LSTMCell),
+        _cell_of_torch("LSTMCell", "nn.LSTMCell (four gates)", lambda: nn.LSTMCell, nn.LSTMCell),
+        _cell_of_torch("lltm.GRUCell", "lltm.GRUCell", _ours("GRUCell"), nn.GRUCell),
+        _cell_of_torch("GRUCell", "nn.GRUCell", lambda: nn.GRUCell, nn.GRUCell),
+        _module(MODULE, "lltm.LLTM", _ours("LLTM")),
         _sequence(OPERATOR, "lltm::sequence, with lengths", SequenceOperator, "padded", "packed"),
-        _module(LSTM_MODULE, "lltm.LSTM (four gates)", _lltm("LSTM")),
+        _module(LSTM_MODULE, "lltm.LSTM (four gates)", _ours("LSTM")),
+        _module(GRU_MODULE, "lltm.GRU (three gates)", _ours("GRU")),
         _sequence("loop", "a loop of lltm::forward", LoopOfCells, "padded"),
         _module("LSTM", "nn.LSTM (four gates)", lambda: nn.LSTM),
         _module("GRU", "nn.GRU (three gates)", lambda: nn.GRU),
@@ -216,9 +232,14 @@ PEERS = {
 }
 CELLS = tuple(name for name, peer in PEERS.items() if peer.is_cell)
 # The peers at fixed shapes, at random shapes, and of sequences.
-FIXED_SHAPE_PEERS = tuple(name for name in CELLS if name != "dynamic")
+FIXED_SHAPE_PEERS = tuple(name for name in CELLS if name not in ("dynamic", "lltm.LSTMCell", "lltm.GRUCell", "GRUCell"))
 SWEEP_PEERS = ("eager", "tutorial", "dynamic", "LSTMCell")
 SEQUENCE_PEERS = tuple(name for name in PEERS if name not in CELLS)
+
+
+def with_ours(baselines: list[str]) -> list[str]:
+    """Each layer or cell of torch.nn, after that of this library."""
+    return [name for pair in COUNTERPARTS.items() if pair[1] in baselines for name in pair]
 
 
 def load_libraries(build_dir: Path) -> None:

@@ -14,7 +14,7 @@ import matplotlib.pyplot as plt
 import pandas
 from cases import AMP, MODELS, SEQUENCE_VARIANTS, WORK_TITLES, Shape, Work
 from pandas import DataFrame, Series
-from peers import BASELINES, CELLS, LSTM_MODULE, MODULE, OURS, PEERS
+from peers import BASELINES, CELLS, COUNTERPARTS, LSTM_MODULE, MODULE, OURS, PEERS
 from results import Row
 
 GROUP = ["section", "device", "threads", "dtype", "clock"]
@@ -34,7 +34,7 @@ METHOD = {
     " speedup is below 1 is measured three times, and counts with the median.",
     "sequence": "Microseconds per step, forward / forward and backward with the gradients of input and all parameters."
     " Shape: steps, batch, input size, hidden size. *speedup* is that of lltm.LLTM over the faster of nn.LSTM and"
-    " nn.GRU, *LSTM speedup* that of lltm.LSTM over nn.LSTM. On a GPU:"
+    " nn.GRU, *LSTM speedup* that of lltm.LSTM over nn.LSTM, *GRU speedup* that of lltm.GRU over nn.GRU. On a GPU:"
     " device time, a graph of one call, five replays a sample, the median of seven samples; and the wall time of calls"
     " from Python. On a CPU: processor time with one thread, wall time with more, the minimum of the samples."
     " *limit*: the multiply-adds of three gates alone, as fast as the cores"
@@ -42,11 +42,16 @@ METHOD = {
     + "\n".join(f"- {name}: {variant.what}" for name, variant in SEQUENCE_VARIANTS.items()),
     "hidden size": "Sequences that differ only in their hidden size, as docs/_static/speed.svg shows them.",
     "sequence sweep": "Random sequences (steps, batch, input size, hidden size): the *speedup* of lltm.LLTM over the"
-    " faster of nn.LSTM and nn.GRU, the *LSTM speedup* of lltm.LSTM over nn.LSTM, and microseconds per step, measured"
-    " as fixed sequences are.",
+    " faster of nn.LSTM and nn.GRU, the *LSTM speedup* of lltm.LSTM over nn.LSTM, the *GRU speedup* of lltm.GRU over"
+    " nn.GRU, and microseconds per step, measured as fixed sequences are.",
     "models": "The recurrent layers of typical models, called from Python: microseconds per step, forward / forward"
     " and backward. On a GPU wall time; on a CPU processor time with one thread, the minimum of the samples.\n\n"
     + "\n".join(f"- {name}: {model.what}" for name, model in MODELS.items()),
+    "step": "One step of a cell from given states, ours beside torch.nn's: microseconds per call, forward / forward and"
+    " backward with the gradients of input, states and parameters, the median of seven samples. On a GPU device time,"
+    " a graph of 20 calls, and the wall time of calls from Python. Shape: batch, input size, hidden size.",
+    "few steps": "Layers that run one to eight steps, ours beside torch.nn's, measured as single steps are:"
+    " microseconds per step.",
     "transforms": "Milliseconds in float32, wall time. *loop*: the same calls in Python, without the copies of a stack;"
     " *plain*: one call that does not tell the examples apart, such as the gradient of the whole batch.",
     "memory": "Bytes that autograd keeps between forward and backward beyond the parameters and the arguments, in"
@@ -77,12 +82,16 @@ def times(rows: DataFrame) -> DataFrame:
     index = [*CASE, "work"]
     wide = rows.pivot_table(index=index, columns="peer", values="us", aggfunc="last", sort=False)
     wide = wide[[name for name in TITLES if name in wide]]
-    baselines = [name for name in wide if name in BASELINES or (name in CELLS and name != OURS)]
+    baselines = [name for name in wide if name in BASELINES or (name in CELLS and name not in (OURS, *COUNTERPARTS))]
     ours = wide.reindex(columns=[MODULE, OURS]).bfill(axis=1).iloc[:, 0]
     given = rows.groupby(index, sort=False)[["limit", "speedup"]].max().astype(float)
     speedup = given["speedup"].fillna(wide[baselines].min(axis=1) / ours)
-    lstm_speedup = {"LSTM speedup": wide["LSTM"] / wide[LSTM_MODULE]} if {"LSTM", LSTM_MODULE} <= set(wide) else {}
-    return wide.assign(limit=given["limit"], speedup=speedup, **lstm_speedup)
+    of_pairs = {
+        f"{theirs} speedup": wide[theirs] / wide[name]
+        for name, theirs in COUNTERPARTS.items()
+        if {name, theirs} <= set(wide)
+    }
+    return wide.assign(limit=given["limit"], speedup=speedup, **of_pairs)
 
 
 def number(value: float) -> str:
@@ -124,8 +133,9 @@ def _cases(rows: DataFrame) -> Iterator[str]:
     for works in (["forward", "training"], ["autocast"]):
         chosen = rows[rows["work"].isin(works)]
         for group, wide in times(chosen).groupby(GROUP, sort=False) if len(chosen) else ():
-            columns = {name: pairs(wide[name]) for name in wide if "speedup" not in name and wide[name].notna().any()}
-            columns |= {name: pairs(wide[name], ratio) for name in wide if "speedup" in name}
+            present = [name for name in wide if wide[name].notna().any()]
+            columns = {name: pairs(wide[name]) for name in present if "speedup" not in name}
+            columns |= {name: pairs(wide[name], ratio) for name in present if "speedup" in name}
             shown = DataFrame(columns).reset_index()
             hidden = [*GROUP, "seed", *(["variant"] if not shown["variant"].any() else [])]
             yield f"## {title(group, 'autocast' if works == ['autocast'] else '')}"
@@ -143,7 +153,7 @@ def _sweep(rows: DataFrame) -> Iterator[str]:
     wide = times(rows)
     quantiles = {"worst": 0, "10th percentile": 0.1, "median": 0.5, "best": 1}
     yield f"Seeds {', '.join(map(str, sorted(rows['seed'].unique())))}, pooled."
-    for column in (name for name in ("speedup", "LSTM speedup") if name in wide):
+    for column in (name for name in wide if "speedup" in name):
         by_group = wide[column].dropna().groupby([*GROUP, "work"], sort=False)
         summary = DataFrame({name: by_group.quantile(fraction).map(ratio) for name, fraction in quantiles.items()})
         summary["below 1"] = by_group.apply(lambda values: f"{(values < 1).sum()} of {len(values)}")
@@ -189,6 +199,8 @@ SECTIONS = {
     "hidden size": _cases,
     "sequence sweep": _sweep,
     "models": _cases,
+    "step": _cases,
+    "few steps": _cases,
     "transforms": _transforms,
     "memory": _memory,
     "calls": _calls,
@@ -228,14 +240,16 @@ def markdown(found: Measurements) -> str:
 
 
 def speedups(rows: DataFrame, column: str = "speedup") -> str:
-    """One table: the speedup of each shape, forward / with gradients, by dtype; on a CPU, with all threads. That of
-    lltm.LSTM is the column "LSTM speedup", on a CPU also packed, and with one thread."""
-    rows = rows[rows["section"].isin(["cell", "sequence", "models"]) & rows["work"].isin(["forward", "training"])]
-    of_lstm, is_cpu, packed = column == "LSTM speedup", rows["device"] == "cpu", rows["variant"] == "packed"
-    threads = rows["threads"] == (rows["threads"].min() if of_lstm else rows["threads"].max())
+    """One table: the speedup of each shape, forward / with gradients, by dtype; on a CPU, with all threads. That of a
+    layer or cell over torch.nn's is a column of its own, on a CPU also packed, and with one thread."""
+    sections = ["cell", "sequence", "models", "step", "few steps"]
+    rows = rows[rows["section"].isin(sections) & rows["work"].isin(["forward", "training"])]
+    of_pair, is_cpu, packed = column != "speedup", rows["device"] == "cpu", rows["variant"] == "packed"
+    threads = rows["threads"] == (rows["threads"].min() if of_pair else rows["threads"].max())
     of_models = rows["section"] == "models"
-    plain = rows["variant"].isin(["", "padded"]) | (of_lstm & is_cpu & packed)
+    plain = rows["variant"].isin(["", "padded"]) | (of_pair & is_cpu & packed)
     wide = times(rows[(plain & is_cpu & threads) | (plain & (rows["clock"] == "device")) | of_models])
+    wide = wide[wide[column].notna()]
     shown = pairs(wide[column], lambda value: f"{value:.1f}").reset_index(name="speedup")
     by_dtype = shown.pivot(index=["variant", "shape"], columns="dtype", values="speedup")
     order = list(dict.fromkeys(zip(shown["variant"], shown["shape"], strict=True)))
@@ -262,8 +276,8 @@ def headline(found: Measurements, column: str) -> str:
         f"{of.median():.1f} times ({of.min():.1f} to {of.max():.1f})"
         for of in (wide.xs("tf32", level="dtype"), wide.xs("float16", level="dtype"))
     )
-    of_lstm = column == "LSTM speedup"
-    peer = "cuDNN's with PyTorch's defaults, float32 in" if of_lstm else "the faster of cuDNN's LSTM and GRU in"
+    of_both = column == "speedup"
+    peer = "the faster of cuDNN's LSTM and GRU in" if of_both else "cuDNN's with PyTorch's defaults, float32 in"
     return (
         f"On an {gpu_name(found)}, forward + backward is {tf32} as fast as {peer} TF32,\nand {float16} in float16: the"
         f" median (and range) of {len(shapes)} random shapes with hidden sizes up to"

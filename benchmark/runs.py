@@ -18,6 +18,7 @@ import torch
 import transforms as transform_cases
 from cases import (
     DTYPES,
+    FEW_STEPS,
     HIDDEN_SIZES,
     MODEL_DTYPES,
     MODELS,
@@ -25,6 +26,7 @@ from cases import (
     QUICK_SHAPES,
     SEQUENCE_VARIANTS,
     SHAPES,
+    STEP_SHAPES,
     UGLY_SHAPES,
     Shape,
     Work,
@@ -35,7 +37,9 @@ from cases import (
 )
 from peers import (
     BASELINES,
+    COUNTERPARTS,
     FIXED_SHAPE_PEERS,
+    GRU_MODULE,
     LSTM_MODULE,
     MODULE,
     OPERATOR,
@@ -43,11 +47,12 @@ from peers import (
     SEQUENCE_PEERS,
     SWEEP_PEERS,
     load_libraries,
+    with_ours,
 )
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-OUR_SEQUENCES = (MODULE, OPERATOR, LSTM_MODULE)
+OUR_SEQUENCES = (MODULE, OPERATOR, LSTM_MODULE, GRU_MODULE)
 ALL_DTYPES = tuple(dict.fromkeys(name for names in DTYPES.values() for name in names))
 CELL_WORKS = (str(Work.FORWARD), str(Work.TRAINING))
 
@@ -174,8 +179,8 @@ def sequence(request: Request, _: object) -> None:
         shapes=shapes or ([QUICK_SEQUENCE] if request.quick else None),
         **settings,
     )
-    ours = our_sequence_peers()
-    peers = ours + choice(request.peers, [name for name in SEQUENCE_PEERS if name not in OUR_SEQUENCES], "peer")
+    others = [name for name in SEQUENCE_PEERS if name not in OUR_SEQUENCES]
+    peers = [*OUR_SEQUENCES, *choice(request.peers, others, "peer")]
     tasks = measure.tasks("sequence", cases, peers, request.budget())
     if "cuda" in devices and not (shapes or request.quick):
         dtypes = [dtype for dtype in speed.PANELS if dtype in request.chosen_dtypes()]
@@ -187,7 +192,7 @@ def sequence(request: Request, _: object) -> None:
 
 
 def models(request: Request, _: object) -> None:
-    """The recurrent layers of typical models, lltm.LSTM beside nn.LSTM, called from Python without a graph."""
+    """The recurrent layers of typical models, ours beside torch.nn's, called from Python without a graph."""
     load_libraries(request.build_dir)
     devices = request.chosen_devices()
     known = [name for device in devices for name in MODEL_DTYPES[device]]
@@ -198,8 +203,30 @@ def models(request: Request, _: object) -> None:
         dtypes=choice(request.dtypes, known, "dtype", known[:1] if request.quick else None),
         models=choice(request.variants, names := list(MODELS), "model", names[: 1 if request.quick else None]),
     )
-    peers = [LSTM_MODULE, *choice(request.peers, BASELINES, "peer", BASELINES[:1])]
+    peers = with_ours(choice(request.peers, BASELINES, "peer"))
     request.run("models", devices, measure.tasks("models", cases, peers, request.budget()), request.seconds)
+
+
+def steps(request: Request, _: object) -> None:
+    """Single steps of cells, and layers that run a few steps, ours beside torch.nn's."""
+    load_libraries(request.build_dir)
+    devices = request.chosen_devices()
+    shapes = request.chosen_shapes() or STEP_SHAPES[: 1 if request.quick else None]
+    settings = {
+        "devices": devices,
+        "threads": request.threads or [1],
+        "works": request.chosen_works(),
+        "dtypes": request.chosen_dtypes(),
+    }
+    few = [replace(shape, steps=count) for shape in shapes for count in FEW_STEPS]
+    peers = with_ours(choice(request.peers, list(COUNTERPARTS.values()), "peer"))
+    tasks = [
+        *measure.tasks("step", make_cases(**settings, shapes=shapes), peers, timing.SEVEN_ROUNDS),
+        *measure.tasks(
+            "few steps", make_sequences(**settings, variants=["padded"], shapes=few), peers, timing.SEVEN_ROUNDS
+        ),
+    ]
+    request.run("steps", devices, tasks, request.seconds)
 
 
 def sequence_sweep(request: Request, count: int) -> None:
@@ -210,16 +237,9 @@ def sequence_sweep(request: Request, count: int) -> None:
     if shapes := request.chosen_shapes():
         draws = [(0, shape) for shape in shapes]
     cases = sweep_cases(draws, **request.sweep_settings(), variant="padded")
-    peers = [*our_sequence_peers(), *choice(request.peers, BASELINES, "peer")]
+    peers = [*OUR_SEQUENCES, *choice(request.peers, BASELINES, "peer")]
     tasks = measure.tasks("sequence sweep", cases, [name for name in peers if name != OPERATOR], timing.BRIEF)
     request.run("sequence-sweep", request.one_device(), tasks, request.seconds)
-
-
-def our_sequence_peers() -> list[str]:
-    """What this library runs sequences with; lltm.LSTM if it has it."""
-    import lltm
-
-    return [name for name in OUR_SEQUENCES if name != LSTM_MODULE or hasattr(lltm, "LSTM")]
 
 
 def transforms(request: Request, _: object) -> None:

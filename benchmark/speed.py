@@ -19,13 +19,15 @@ from pandas import DataFrame
 PANELS = {"tf32": "float32 in TF32", "float16": "float16", "float32": "float32 without TF32", "bfloat16": "bfloat16"}
 COLORS = {
     "lltm.LSTM": ("#1a7f37", "#3fb950"),
+    "lltm.GRU": ("#9a6700", "#d29922"),
     "LLTM": ("#0969da", "#58a6ff"),
     "LSTM": ("#bc4c00", "#f0883e"),
     "GRU": ("#8250df", "#bc8cff"),
 }
 """Of each peer, in light and dark, in the order in which they are drawn."""
-LABELS = {"lltm.LSTM": "lltm.LSTM", "LLTM": "lltm.LLTM", "LSTM": "nn.LSTM (cuDNN)", "GRU": "nn.GRU (cuDNN)"}
-MARKERS = {"lltm.LSTM": "o", "LLTM": "s", "LSTM": "^", "GRU": "v"}
+LABELS = {name: name for name in ("lltm.LSTM", "lltm.GRU")} | {"LLTM": "lltm.LLTM"}
+LABELS |= {name: f"nn.{name} (cuDNN)" for name in ("LSTM", "GRU")}
+MARKERS = {"lltm.LSTM": "o", "lltm.GRU": "D", "LLTM": "s", "LSTM": "^", "GRU": "v"}
 PAPER, TEXT, GRID = ("#ffffff", "#0d1117"), ("#24292f", "#d1d7e0"), ("#d8dee4", "#30363d")
 
 FASTER, BASELINE = "lltm.LSTM", "LSTM"

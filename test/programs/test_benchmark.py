@@ -24,12 +24,13 @@ import results
 import speed
 import timing
 from cases import VARIANTS, Case, Shape, Work, make_sequences, sweep_cases
-from peers import CELLS, SEQUENCE_PEERS, applicable
+from peers import CELLS, PEERS, SEQUENCE_PEERS, applicable, with_ours
 from results import Row
 from rich.console import Console
 from rich.progress import Progress
 from serving import latency
 from sweep import LARGEST, LARGEST_SEQUENCE, SMALLEST, SMALLEST_SEQUENCE, WORK_LIMIT, draw, draw_sequences
+from workload import errors
 
 MACHINE = {"date": "today", "CPU": "a CPU", "command": "bench.py"}
 
@@ -58,7 +59,15 @@ class TestPeers:
     def test_of_a_packed_sequence(self):
         case = Case("cpu", 1, Work.FORWARD, "float32", Shape(1, 8, 16, steps=4), variant="packed")
         found = [peer.name for peer in applicable(case, [*CELLS, *SEQUENCE_PEERS])]
-        assert found == ["LLTM", "sequence", "lltm.LSTM", "LSTM", "GRU"]
+        assert found == ["LLTM", "sequence", "lltm.LSTM", "lltm.GRU", "LSTM", "GRU"]
+
+    @pytest.mark.parametrize("name", ["LSTMCell", "GRUCell"])
+    def test_our_cells_compute_what_those_of_torch_do(self, name):
+        case = Case("cpu", 1, Work.TRAINING, "float32", Shape(3, 8, 16))
+        cells = {PEERS[peer]: PEERS[peer].make(case) for peer in with_ours([name])}
+        found = errors(case, cells)
+        assert list(found) == [f"lltm.{name}", name]
+        assert all(mean < 1e-6 for mean, _ in found.values())
 
 
 class TestDraw:
@@ -148,11 +157,17 @@ class TestReport:
         assert len(found) == 1 and found[0].endswith("| 4 / 4 | 2.7 / 2.7 | 0.5 / 0.5 | 1.35 / 1.35 |")
         assert pictures == ["sequence.png"]
 
-    def test_our_lstm_has_a_speedup_of_its_own(self, tmp_path):
-        us = {"LLTM": 2.0, "lltm.LSTM": 3.0, "LSTM": 4.5, "GRU": 5.0}
-        lines, _ = self.tables(tmp_path, self.rows("sequence", "9,1,8,16", us, variant="padded"))
-        assert "| variant | shape | LLTM | lltm.LSTM | LSTM | GRU | speedup | LSTM speedup |" in lines
-        assert "| padded | 9,1,8,16 | 2 | 3 | 4.5 | 5 | 2.25 | 1.50 |" in lines
+    def test_layers_and_cells_of_torch_have_speedups_of_their_own(self, tmp_path):
+        us = {"LLTM": 2.0, "lltm.LSTM": 3.0, "lltm.GRU": 2.0, "LSTM": 4.5, "GRU": 5.0}
+        lines, _ = self.tables(
+            tmp_path,
+            self.rows("sequence", "9,1,8,16", us, variant="padded")
+            + self.rows("step", "1,8,16", {"lltm.LSTMCell": 2.0, "LSTMCell": 3.0, "lltm.GRUCell": 2.0, "GRUCell": 5.0}),
+        )
+        names = "| variant | shape | LLTM | lltm.LSTM | lltm.GRU | LSTM | GRU | speedup | LSTM speedup | GRU speedup |"
+        assert names in lines and "| padded | 9,1,8,16 | 2 | 3 | 2 | 4.5 | 5 | 2.25 | 1.50 | 2.50 |" in lines
+        cells = "| shape | lltm.LSTMCell | LSTMCell | lltm.GRUCell | GRUCell | LSTMCell speedup | GRUCell speedup |"
+        assert cells in lines and "| 1,8,16 | 2 | 3 | 2 | 5 | 1.50 | 2.50 |" in lines
 
     @pytest.mark.parametrize(
         ("section", "ours", "peer"), [("sweep", "lltm", "eager"), ("sequence sweep", "LLTM", "GRU")]
