@@ -15,6 +15,7 @@
 
 #include <cuda_fp16.h>
 
+#include <cmath>
 #include <cstdint>
 #include <type_traits>
 
@@ -68,8 +69,10 @@ struct GridSums {
   float of[4] = {};
   float low[kThreeProducts ? 4 : 1] = {};
 
+  /// An infinity has no low part, so products with it count only as those of the high parts.
   LLTM_DEVICE float sum(int i, float of_low) const {
-    return kThreeProducts ? fmaf(low[kThreeProducts ? i : 0], of_low, of[i]) : of[i];
+    const float all = kThreeProducts ? fmaf(low[kThreeProducts ? i : 0], of_low, of[i]) : of[i];
+    return !kThreeProducts || fabsf(of[i]) < INFINITY ? all : of[i];
   }
 };
 
