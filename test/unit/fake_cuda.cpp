@@ -177,6 +177,11 @@ CUresult context_number(CUcontext, unsigned long long* number) {
   return fails() ? CUDA_ERROR_DEINITIALIZED : CUDA_SUCCESS;
 }
 
+CUresult resource_of(CUcontext, CUdevResource* resource, CUdevResourceType type) {
+  resource->sm.smCount = fake_cuda().multiprocessors;
+  return type == CU_DEV_RESOURCE_TYPE_SM && !fails() ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+}
+
 }  // namespace
 }  // namespace lltm::test
 
@@ -185,7 +190,7 @@ extern "C" {
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char* name,
                                              void** function,
-                                             unsigned,
+                                             unsigned version,
                                              unsigned long long,
                                              cudaDriverEntryPointQueryResult* result) {
   using namespace lltm::test;
@@ -193,11 +198,14 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char* name,
     return cudaErrorInsufficientDriver;
   }
   const std::string_view wanted = name;
-  *function = wanted == "cuTensorMapEncodeTiled" ? reinterpret_cast<void*>(&encode)
-              : wanted == "cuLaunchKernelEx"     ? reinterpret_cast<void*>(&launch)
-              : wanted == "cuCtxGetCurrent"      ? reinterpret_cast<void*>(&current_context)
-              : wanted == "cuCtxGetId"           ? reinterpret_cast<void*>(&context_number)
-                                                 : nullptr;
+  *function =
+      wanted == "cuTensorMapEncodeTiled" ? reinterpret_cast<void*>(&encode)
+      : wanted == "cuLaunchKernelEx"     ? reinterpret_cast<void*>(&launch)
+      : wanted == "cuCtxGetCurrent"      ? reinterpret_cast<void*>(&current_context)
+      : wanted == "cuCtxGetId"           ? reinterpret_cast<void*>(&context_number)
+      : wanted == "cuCtxGetDevResource" && version >= 12040 && fake_cuda().multiprocessors > 0
+          ? reinterpret_cast<void*>(&resource_of)
+          : nullptr;
   *result = *function == nullptr ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
   return cudaSuccess;
 }

@@ -26,6 +26,8 @@ struct FakeCuda {
   int ptx_version = 90;
   int most_threads = 1024;
   int shared_bytes_a_block = 227 * 1024;
+  /// Of the current context; zero: the driver cannot tell.
+  unsigned multiprocessors = 0;
   unsigned largest_cluster = 16;
   bool has_wgmma = true;
   /// By name, as tools/kernels.py writes it; null: not known.

@@ -242,7 +242,10 @@ TEST(Launches, SpreadBlocksOnlyWhereTheyCanStartEarly) {
 }
 
 /// The facts of a GPU of 9.0 or newer, which depend on the code that runs on it.
-DeviceFacts facts_with(int capability, int ptx_version, int most_threads) {
+DeviceFacts facts_with(int capability,
+                       int ptx_version,
+                       int most_threads,
+                       unsigned multiprocessors_of_context = 0) {
   static unsigned long long context = 2000;
   cudaDeviceProp properties{};
   properties.major = capability / 10;
@@ -251,7 +254,10 @@ DeviceFacts facts_with(int capability, int ptx_version, int most_threads) {
   properties.sharedMemPerBlockOptin = 227 * 1024;
   properties.sharedMemPerMultiprocessor = 228 * 1024;
   properties.reservedSharedMemPerBlock = 1024;
-  fake_cuda() = {.context = ++context, .ptx_version = ptx_version, .most_threads = most_threads};
+  fake_cuda() = {.context = ++context,
+                 .ptx_version = ptx_version,
+                 .most_threads = most_threads,
+                 .multiprocessors = multiprocessors_of_context};
   DeviceFacts facts;
   EXPECT_EQ(device_facts(properties, &facts), cudaSuccess);
   EXPECT_EQ(fake_cuda().violations, std::vector<std::string>());
@@ -270,6 +276,12 @@ TEST(Launches, HaveWgmmaAndClustersOnlyInCodeThatDoes) {
   EXPECT_TRUE(hopper.tiles && hopper.clusters() && hopper.wgmma);
   EXPECT_EQ(hopper.clock, 1755);
   EXPECT_EQ(hopper.bandwidth, 2039);
+}
+
+TEST(Launches, AreForTheMultiprocessorsOfTheContext) {
+  // Those of the device, for a driver that cannot tell them, and of a green context.
+  EXPECT_EQ(facts_with(90, 90, kThreadsWithWgmma).multiprocessors, 132);
+  EXPECT_EQ(facts_with(90, 90, kThreadsWithWgmma, 48).multiprocessors, 48);
 }
 
 TEST(Launches, AreRefusedWhereTmaCannotDescribeAMatrix) {

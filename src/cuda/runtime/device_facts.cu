@@ -57,9 +57,23 @@ cudaError_t ask_speed(DeviceFacts* facts) {
   return error;
 }
 
+// The multiprocessors that the current context has. A green context has some of the device's.
+int multiprocessors_of_context(int of_device) {
+  static DriverFunction<decltype(&cuCtxGetCurrent)> current("cuCtxGetCurrent");
+  static DriverFunction<decltype(&cuCtxGetDevResource)> resource_of("cuCtxGetDevResource", 12040);
+  const auto get_current = current.get();
+  const auto get_resource = resource_of.get();
+  CUcontext context = nullptr;
+  CUdevResource resource{};
+  const bool known = get_current != nullptr && get_resource != nullptr &&
+                     get_current(&context) == CUDA_SUCCESS &&
+                     get_resource(context, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS;
+  return known ? static_cast<int>(resource.sm.smCount) : of_device;
+}
+
 cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
   *facts = {};
-  facts->multiprocessors = properties.multiProcessorCount;
+  facts->multiprocessors = multiprocessors_of_context(properties.multiProcessorCount);
   facts->shared_bytes_a_block = static_cast<int>(properties.sharedMemPerBlockOptin);
   facts->tiles = properties.major >= 8;
   facts->resident[0] = facts->multiprocessors;

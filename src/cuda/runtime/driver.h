@@ -14,7 +14,9 @@ namespace lltm::cuda {
 template <typename Function>
 class DriverFunction {
  public:
-  constexpr explicit DriverFunction(const char* name) : name_(name) {}
+  /// The version of CUDA that the function is asked for is that of its type.
+  constexpr explicit DriverFunction(const char* name, unsigned version = 12000)
+      : name_(name), version_(version) {}
 
   /// Null if the driver does not have it.
   Function get() {
@@ -22,7 +24,7 @@ class DriverFunction {
     if (function == nullptr) {
       void* found = nullptr;
       cudaDriverEntryPointQueryResult result;
-      if (cudaGetDriverEntryPointByVersion(name_, &found, 12000, cudaEnableDefault, &result) ==
+      if (cudaGetDriverEntryPointByVersion(name_, &found, version_, cudaEnableDefault, &result) ==
               cudaSuccess &&
           result == cudaDriverEntryPointSuccess) {
         function = reinterpret_cast<Function>(found);
@@ -34,6 +36,7 @@ class DriverFunction {
 
  private:
   const char* name_;
+  unsigned version_;
   std::atomic<Function> function_{nullptr};
 };
 
