@@ -26,8 +26,9 @@ namespace {
 
 using at::Tensor;
 
-// Of z_x, and of a copy of the input where there is one.
-constexpr int64_t kInputProductBytes = 48 << 20;
+// Of z_x, and of a copy of the input where there is one. The rest of the workspace of inference, of
+// 64 MiB, is for the recurrence across the grid (plan/grid.cpp).
+constexpr int64_t kInputProductBytes = 40 << 20;
 
 template <typename scalar_t>
 AnyCells<scalar_t> any_cells(const std::optional<Tensor>& cells) {

@@ -90,6 +90,13 @@ def recurrent(request, monkeypatch) -> Callable[..., Sequence | Lstm]:
     return functools.partial(make, dtype=dtype, device="cuda", cell=cell)
 
 
+@pytest.fixture
+def many_rows(request) -> Callable[[int, int], tuple[int, int]]:
+    """As many rows in all, but of more steps across the grid, where all of them run at the same time."""
+    factor = 1024 if request.node.callspec.params["recurrent"][0] == "grid" else 1
+    return lambda steps, rows: (factor * steps, rows // factor)
+
+
 def plan_of(arguments: Sequence | Lstm) -> str:
     return getattr(torch.ops.lltm, f"{arguments.operator}_plan")(*arguments)
 
@@ -129,7 +136,7 @@ def skipped_without_room():
     try:
         yield
     except RuntimeError as error:
-        if "has no tile of which all blocks are resident" not in str(error):
+        if "on which all its blocks have to be resident" not in str(error):
             raise
         pytest.skip(str(error))
 
@@ -181,7 +188,7 @@ def x_inside(request, monkeypatch) -> Kernel:
 
 def takes_x_inside(arguments) -> bool:
     plan = plan_of(arguments)
-    inside = re.fullmatch(r"kernel=recurrence_\w+_x cluster=1 rows=\d+ x=inside", plan) is not None
+    inside = re.fullmatch(r"kernel=recurrence_\w+_x cluster=1 rows=\d+ x=inside( tf32=off .+)?", plan) is not None
     assert inside or "recurrence" not in plan
     return inside
 
@@ -507,20 +514,21 @@ def test_kernels_of_a_short_backward(recurrent, sizes, most):
         torch.cuda.synchronize()
     kernels = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
     assert any("recurrence" in name for name in kernels)
-    assert len(kernels) <= most, kernels
+    across_the_grid = any("grid" in name for name in kernels)  # with one that prepares the weights
+    assert len(kernels) <= most + across_the_grid, kernels
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-def test_chunks_of_steps(recurrent, reverse):
+def test_chunks_of_steps(recurrent, many_rows, reverse):
     """Without keep, z_x of 40 steps of 20,000 rows is computed in several chunks."""
-    arguments = recurrent((40, 20_000, 3, 32), lengths=True, reset=True, reverse=reverse)
+    arguments = recurrent((*many_rows(40, 20_000), 3, 32), lengths=True, reset=True, reverse=reverse)
     kept = call(arguments, keep=True)
     for found, expected in zip(call(arguments)[:3], kept[:3], strict=True):
         torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
 
 
-def test_the_workspace_of_inference(recurrent):
-    arguments = recurrent((256, 4096, 16, 64))
+def test_the_workspace_of_inference(recurrent, many_rows):
+    arguments = recurrent((*many_rows(256, 4096), 16, 64))
     assert workspace_bytes(arguments) <= 64 << 20
 
 
@@ -535,11 +543,10 @@ def test_tf32_is_as_exact_as_float32(set_tf32, monkeypatch):
 
 
 @of_lltm
-def test_more_than_two_to_the_31_elements(recurrent):
+def test_more_than_two_to_the_31_elements(recurrent, many_rows):
     if torch.cuda.mem_get_info()[0] < 48 << 30:
         pytest.skip("the GPU has too little memory that is free")
-    steps, batch, state_size = 24, 1 << 18, 128
-    arguments = recurrent((steps, batch, 1, state_size), bias=False, state=False)
+    arguments = recurrent((*many_rows(24, 1 << 18), 1, 128), bias=False, state=False)
     arguments.input[:, -2:] = arguments.input[:, :2]
     output, h_n, c_n, cells, gates = call(arguments, keep=True)
     assert gates.numel() > 2**31

@@ -3,6 +3,7 @@
 #include "cuda/plan/grid.h"
 #include "cuda/plan/input_product.h"
 #include "cuda/plan/recurrence.h"
+#include "cuda/plan/sequence.h"
 #include "device_facts.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +56,7 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
     const double time_of_steps = 2.0 * static_cast<double>(shape.steps);
     const RecurrenceCandidate* const chosen = choose_recurrence(shape, kH200, {}, time_of_steps);
     for (const RecurrenceCandidate& other : candidates<RecurrenceShape>()) {
-      if (!is_exact(other, shape) || !supports(other, shape, kH200)) {
+      if (!supports(other, shape, kH200)) {
         continue;
       }
       const double time = estimate(other, shape, kH200).us;
@@ -128,6 +129,9 @@ TEST(GridPlan, HasRoomForAllBlocksAtOnce) {
                                 cell == CellType::kLstm,
                                 teams.groups),
               device.shared_bytes_a_block);
+    // What inference needs beside z_x.
+    ASSERT_LE(grid_workspace(plan->tile, teams, gates_of(cell), arithmetic, backward, rows).bytes,
+              24 << 20);
     ASSERT_LE(plan->rows_of_team(), kGridRows);
     ASSERT_GE(int64_t{teams.teams} * plan->rows_of_team(), rows);
     ASSERT_LT(int64_t{teams.teams - 1} * plan->rows_of_team(), rows);  // no team is without rows
@@ -145,10 +149,52 @@ TEST(GridPlan, IsTakenIfSelected) {
   EXPECT_EQ(chosen->name, "recurrence_lstm_grid");
   EXPECT_EQ(why_no_recurrence(shape, kA100, Group::kGrid), "");
   EXPECT_EQ(why_no_recurrence(shape_of(100, 100, 1024), kA100, Group::kGrid),
-            "has no tile of which all blocks are resident on this GPU for 100 rows of a state_size "
-            "of 1024");
+            "has no tile for 100 rows of a state_size of 1024 on this GPU, on which all its blocks "
+            "have to be resident");
   EXPECT_EQ(why_no_recurrence(shape_of(100, 100, 1025), kA100, Group::kGrid),
             "takes a state_size of at most 1024, got 1025");
+}
+
+/// "forward/backward" of an LSTM in inference and in its backward: g(rid), c(luster) or s(teps).
+std::string chosen(Arithmetic arithmetic, int64_t steps, int64_t rows, int64_t state_size) {
+  std::string both;
+  for (const bool backward : {false, true}) {
+    SequenceShape shape;
+    static_cast<RecurrenceShape&>(shape) =
+        shape_of(steps, rows, state_size, backward, arithmetic, CellType::kLstm);
+    shape.layout.size = element_size(arithmetic);
+    shape.layout.steps = steps;
+    shape.layout.batch = rows;
+    shape.layout.gates = shape.gates();
+    shape.layout.input_features = shape.layout.state_size = state_size;
+    shape.input = shape.weights = shape.weights_input = {reinterpret_cast<void*>(4096), state_size};
+    const SequencePlan plan = choose_sequence(shape, kH200, {});
+    both += backward ? "/" : "";
+    both += plan.recurrence == nullptr                  ? "s"
+            : plan.recurrence->group == Group::kGrid    ? "g"
+            : plan.recurrence->group == Group::kCluster ? "c"
+                                                        : "b";
+  }
+  return both;
+}
+
+// What was faster on an H200.
+TEST(GridPlan, IsChosenWhereItIsFaster) {
+  constexpr Arithmetic kFloat32 = Arithmetic::kFloat32, kTf32 = Arithmetic::kTf32,
+                       kFloat16 = Arithmetic::kFloat16;
+  EXPECT_EQ(chosen(kFloat32, 256, 32, 512), "g/g");
+  EXPECT_EQ(chosen(kTf32, 256, 32, 512), "g/g");
+  EXPECT_EQ(chosen(kFloat16, 256, 32, 512), "c/c");
+  EXPECT_EQ(chosen(kFloat32, 256, 32, 256), "c/c");
+  EXPECT_EQ(chosen(kTf32, 256, 32, 256), "g/c");
+  for (const Arithmetic arithmetic : {kFloat32, kTf32, kFloat16}) {
+    EXPECT_EQ(chosen(arithmetic, 256, 256, 384), "g/s");
+    EXPECT_EQ(chosen(arithmetic, 256, 64, 1024), "g/s");
+    EXPECT_EQ(chosen(arithmetic, 128, 8, 768), arithmetic == kFloat16 ? "g/g" : "g/s");
+  }
+  EXPECT_EQ(chosen(kFloat16, 128, 16, 1024), "g/g");
+  EXPECT_EQ(chosen(kFloat32, 128, 16, 128), "c/c");
+  EXPECT_EQ(chosen(kFloat16, 128, 16, 128), "b/b");
 }
 
 TEST(RecurrencePlan, ChunksCostLaunches) {
@@ -382,12 +428,13 @@ TEST(RecurrencePlan, NamesTheLimitOfClusters) {
   other.launches = 0;
   EXPECT_EQ(why_no_cluster(other, kH200), "has no workspace for a step of 3 rows");
   // A cluster that is not resident is not chosen either.
+  const auto group_on = [&](const DeviceFacts& device) {
+    return choose_recurrence(in_16_bits(512), device, {}, kNever)->group;
+  };
   for (const DeviceFacts& device : {kA100, test::kSliceOfSmallClusters, test::kEighthOfAnH200}) {
-    EXPECT_EQ(choose_recurrence(in_16_bits(512), device, {}, kNever), nullptr);
+    EXPECT_EQ(group_on(device), Group::kGrid);
   }
-  const auto* const chosen = choose_recurrence(in_16_bits(512), kH200, {}, kNever);
-  ASSERT_NE(chosen, nullptr);
-  EXPECT_EQ(chosen->group, Group::kCluster);
+  EXPECT_EQ(group_on(kH200), Group::kCluster);
 }
 
 TEST(RecurrencePlan, TakesClustersWhereTheyAreSelected) {

@@ -9,6 +9,9 @@
 namespace lltm::cuda {
 namespace {
 
+// Beside z_x (recurrence.cpp).
+constexpr int64_t kMostWorkspaceBytes = 24 << 20;
+
 /// Microseconds of a step of one group, and of each of several groups.
 struct StepOfGroups {
   double one, each;
@@ -93,10 +96,12 @@ std::optional<GridPlan> plan_grid(CellType cell,
   for (size_t i = 0; i < tiles.size(); ++i) {
     const std::optional<GridTeams> teams =
         grid_teams(tiles[i], state_size, rows, device.multiprocessors);
+    const int gates = gates_of(cell);
     if (!teams ||
-        grid_shared_bytes(
-            tiles[i], gates_of(cell), arithmetic, backward, reads_old_cell, teams->groups) >
-            device.shared_bytes_a_block) {
+        grid_shared_bytes(tiles[i], gates, arithmetic, backward, reads_old_cell, teams->groups) >
+            device.shared_bytes_a_block ||
+        grid_workspace(tiles[i], *teams, gates, arithmetic, backward, rows).bytes >
+            kMostWorkspaceBytes) {
       continue;
     }
     const double us = std::max(times[i].one, teams->groups > 1 ? teams->groups * times[i].each : 0);

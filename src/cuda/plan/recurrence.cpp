@@ -78,6 +78,17 @@ bool supports_sequence(const RecurrenceCandidate& of,
          (of.tile.x_inside ? multiplies_input(of, shape, device) : shape.launches > 0);
 }
 
+/// The product with the inputs of each launch.
+InputProductPlan input_product_of(const RecurrenceShape& shape, const DeviceFacts& device) {
+  return plan_input_product(
+      {.arithmetic = *shape.arithmetic,
+       .rows = ceil_div(shape.steps * shape.batch, std::max<int64_t>(shape.launches, 1)),
+       .input_features = shape.input_features,
+       .state_size = shape.state_size,
+       .columns = shape.gates()},
+      device);
+}
+
 Estimate time_of_sequence(const RecurrenceCandidate& of,
                           const RecurrenceShape& shape,
                           const DeviceFacts& device,
@@ -99,13 +110,7 @@ Estimate time_of_sequence(const RecurrenceCandidate& of,
   const auto launches = x_inside ? 1.0 : static_cast<double>(shape.launches);
   double prologue = in_clusters ? kClusterPrologue : kPrologue, input = 0;
   if (!shape.backward && !x_inside) {
-    const InputProductPlan product = plan_input_product(
-        {.arithmetic = *shape.arithmetic,
-         .rows = ceil_div(shape.steps * shape.batch, std::max<int64_t>(shape.launches, 1)),
-         .input_features = shape.input_features,
-         .state_size = shape.state_size,
-         .columns = shape.gates()},
-        device);
+    const InputProductPlan product = input_product_of(shape, device);
     prologue -= product.is_own() ? kHidden : 0;
     input = launches * product.us;
   }
@@ -121,32 +126,22 @@ Estimate time_across_grid(const RecurrenceCandidate&,
                           const RecurrenceShape& shape,
                           const DeviceFacts& device,
                           int) {
-  constexpr double kGridPrologue = 8;  // with the launch that prepares the weights
+  constexpr double kGridPrologue = 12;  // with the launch that prepares the weights
   const auto launches = static_cast<double>(shape.launches);
-  double input = 0;
-  if (!shape.backward) {
-    input = launches * plan_input_product({.arithmetic = *shape.arithmetic,
-                                           .rows = ceil_div(shape.steps * shape.batch,
-                                                            std::max<int64_t>(shape.launches, 1)),
-                                           .input_features = shape.input_features,
-                                           .state_size = shape.state_size,
-                                           .columns = shape.gates()},
-                                          device)
-                           .us;
-  }
-  return {input + static_cast<double>(shape.steps) * plan_grid(shape, device)->us +
-          launches * kGridPrologue};
+  const double input = shape.backward ? 0 : launches * input_product_of(shape, device).us;
+  return {input + tiled_time(device,
+                             1,
+                             static_cast<double>(shape.steps),
+                             plan_grid(shape, device)->us,
+                             launches * kGridPrologue)};
 }
 
 /// Of a cell of some gates.
 constexpr RecurrenceCandidate across_grid(std::string_view name, int gates) {
-  RecurrenceCandidate of{
-      .name = name,
-      .group = Group::kGrid,
-      .supports = supports_sequence,
-      .estimate = time_across_grid,
-      // Until it has run on more GPUs it has to be selected.
-      .is_exact = [](const RecurrenceCandidate&, const RecurrenceShape&) { return false; }};
+  RecurrenceCandidate of{.name = name,
+                         .group = Group::kGrid,
+                         .supports = supports_sequence,
+                         .estimate = time_across_grid};
   of.gates = gates;
   of.tile.state_size = kGridForwardTiles.back().state_size;
   return of;
@@ -328,8 +323,8 @@ std::string why_no_recurrence(const RecurrenceShape& shape,
            text(kSmallMmaState) + ", and the GPU has " + text(device.shared_bytes_a_block / 1024);
   }
   if (group == Group::kGrid && !plan_grid(shape, device)) {
-    return "has no tile of which all blocks are resident on this GPU for " + text(shape.batch) +
-           " rows of a state_size of " + text(shape.state_size);
+    return "has no tile for " + text(shape.batch) + " rows of a state_size of " +
+           text(shape.state_size) + " on this GPU, on which all its blocks have to be resident";
   }
   if (shape.launches == 0 && shape.steps > 0 && !multiplies) {
     return "has no workspace for a step of " + text(shape.batch) + " rows";
@@ -360,9 +355,7 @@ const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
     return nullptr;
   }
   const RecurrenceChoice best = best_of(shape, device, [&](const RecurrenceCandidate& of) {
-    return by_name    ? of.name == selection.name
-           : by_group ? of.group == *selection.group
-                      : is_exact(of, shape);
+    return by_name ? of.name == selection.name : !by_group || of.group == *selection.group;
   });
   return by_name || by_group || best.estimate.us < time_of_steps ? best.candidate : nullptr;
 }
