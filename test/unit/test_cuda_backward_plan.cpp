@@ -195,7 +195,6 @@ TEST(BackwardChoice, LeavesFloat64ToTheLibrary) {
 
 /// Checks all units of all clusters and ranks, for a problem in which the bits of `wanted` select
 /// d_old_h, d_input and d_weights.
-template <int kStateColumns, int kWeightColumns>
 void expect_each_product_once(const BackwardShape& shape, const GradientPlan& plan, int wanted) {
   SCOPED_TRACE(std::to_string(shape.batch) + " " + std::to_string(shape.input_features) + " " +
                std::to_string(shape.state_size) + " wanted " + std::to_string(wanted));
@@ -217,20 +216,19 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
   for (int cluster = 0; cluster < s.shares.clusters; ++cluster) {
     for (int rank = 0; rank < ranks; ++rank) {
       int before = 0;  // units of this block
-      s.for_each_unit<kGradientRows, kStateColumns, kWeightColumns>(
-          cluster, rank, [&](const GradientUnit& unit) {
-            // Ranks exchange the sums of one tile, before they write any other.
-            if ((unit.of_weights ? s.weights : s.state).share == RanksShare::kK) {
-              ASSERT_EQ(before, 0);
-            }
-            ++before;
-            // TMA's boxes start at multiples of 16 bytes, and tiles are whole.
-            ASSERT_EQ(unit.row % kGradientRows, 0);
-            ASSERT_EQ(unit.column % (unit.of_weights ? kWeightColumns : kStateColumns), 0);
-            ASSERT_GE(unit.row, 0);
-            ASSERT_GE(unit.chunks, 0);
-            chunks[{unit.of_weights, unit.second_segment, unit.row, unit.column}] += unit.chunks;
-          });
+      s.for_each_unit(cluster, rank, [&](const GradientUnit& unit) {
+        // Ranks exchange the sums of one tile, before they write any other.
+        if (s.tiles(unit.of_weights).share == RanksShare::kK) {
+          ASSERT_EQ(before, 0);
+        }
+        ++before;
+        // TMA's boxes start at multiples of 16 bytes, and tiles are whole.
+        ASSERT_EQ(unit.row % kGradientRows, 0);
+        ASSERT_EQ(unit.column % (unit.of_weights ? plan.weight_columns : plan.state_columns), 0);
+        ASSERT_GE(unit.row, 0);
+        ASSERT_GE(unit.chunks, 0);
+        chunks[{unit.of_weights, unit.second_segment, unit.row, unit.column}] += unit.chunks;
+      });
     }
   }
   const int64_t h = of.state_size, x = of.input_features;
@@ -253,13 +251,18 @@ void expect_each_product_once(const BackwardShape& shape, const GradientPlan& pl
     }
   };
   if (of.d_old_h || of.d_input) {
-    expect_tiles(
-        false, false, of.d_old_h ? 0 : h, of.d_input ? h + x : h, of.batch, kStateColumns, 3 * h);
+    expect_tiles(false,
+                 false,
+                 of.d_old_h ? 0 : h,
+                 of.d_input ? h + x : h,
+                 of.batch,
+                 plan.state_columns,
+                 3 * h);
   }
   if (of.d_weights) {
-    expect_tiles(true, false, 0, 3 * h, one_segment ? h + x : h, kWeightColumns, of.batch);
+    expect_tiles(true, false, 0, 3 * h, one_segment ? h + x : h, plan.weight_columns, of.batch);
     if (!one_segment) {
-      expect_tiles(true, true, 0, 3 * h, x, kWeightColumns, of.batch);
+      expect_tiles(true, true, 0, 3 * h, x, plan.weight_columns, of.batch);
     }
   }
   // What remains are tiles below the last one, which fill up a cluster.
@@ -326,17 +329,11 @@ TEST(GradientSchedule, HasEachChunkOfEachTileOnce) {
               other.shares_state = shares_state;
               other.shares_weights = shares_weights;
               other.blocks = 2 * device.multiprocessors / ranks * ranks;
-              expect_each_product_once<64, 64>(shape, other, wanted);
+              expect_each_product_once(shape, other, wanted);
             }
           }
-          expect_each_product_once<64, 64>(shape, plan, wanted);
-        } else if (plan.state_columns == 64) {
-          expect_each_product_once<64, 256>(shape, plan, wanted);
-        } else if (plan.state_columns == 128) {
-          expect_each_product_once<128, 256>(shape, plan, wanted);
-        } else {
-          expect_each_product_once<256, 256>(shape, plan, wanted);
         }
+        expect_each_product_once(shape, plan, wanted);
         if (HasFatalFailure()) {
           return;
         }
@@ -349,24 +346,22 @@ TEST(GradientSchedule, HasEachChunkOfEachTileOnce) {
 /// each is computed.
 using ComputedChunks = std::map<std::tuple<bool, bool, int, int>, std::vector<int>>;
 
-template <int kTileRows>
 ComputedChunks computed_chunks(const GradientSchedule& schedule) {
   ComputedChunks computed;
   const int ranks = schedule.state.ranks;
   for (int cluster = 0; cluster < schedule.shares.clusters; ++cluster) {
     for (int rank = 0; rank < ranks; ++rank) {
       bool shared = false;  // whether the unit before was one that the ranks share
-      schedule.for_each_unit<kTileRows, kThreeTf32Columns, kThreeTf32Columns>(
-          cluster, rank, [&](const GradientUnit& unit) {
-            EXPECT_FALSE(shared);
-            shared = !unit.of_weights && ranks > 1;
-            std::vector<int>& of_tile =
-                computed[{unit.of_weights, unit.second_segment, unit.row, unit.column}];
-            of_tile.resize(std::max(of_tile.size(), size_t(unit.first_chunk + unit.chunks)));
-            for (int chunk = 0; chunk < unit.chunks; ++chunk) {
-              ++of_tile[static_cast<size_t>(unit.first_chunk + chunk)];
-            }
-          });
+      schedule.for_each_unit(cluster, rank, [&](const GradientUnit& unit) {
+        EXPECT_FALSE(shared);
+        shared = !unit.of_weights && ranks > 1;
+        std::vector<int>& of_tile =
+            computed[{unit.of_weights, unit.second_segment, unit.row, unit.column}];
+        of_tile.resize(std::max(of_tile.size(), size_t(unit.first_chunk + unit.chunks)));
+        for (int chunk = 0; chunk < unit.chunks; ++chunk) {
+          ++of_tile[static_cast<size_t>(unit.first_chunk + chunk)];
+        }
+      });
     }
   }
   return computed;
@@ -421,9 +416,7 @@ TEST(Float32GradientSchedule, HasEachChunkOfEachTileOnce) {
                    std::to_string(plan.weight_parts) + " blocks " + std::to_string(plan.blocks));
       const GradientSchedule schedule =
           schedule_gradients(Arithmetic::kFloat32, gradients, plan, /*one_segment=*/false);
-      const ComputedChunks computed =
-          small ? computed_chunks<64>(schedule) : computed_chunks<128>(schedule);
-      ASSERT_EQ(computed, expected_chunks(gradients, plan.rows));
+      ASSERT_EQ(computed_chunks(schedule), expected_chunks(gradients, plan.rows));
     }
   }
 }
@@ -457,14 +450,16 @@ TEST(Float32GradientSchedule, IsResidentAtOnce) {
   }
 }
 
-// 88 tiles of d_old_h and d_input with 192 chunks, and 2112 of d_weights with 8: the clusters
+// 88 long tiles of d_old_h and d_input, and 2112 short ones of d_weights: the clusters
 // without one of the former compute so many more of the latter that all have as much to do, but for
 // a tile.
 TEST(Float32GradientSchedule, GivesAllClustersTheSame) {
   const GradientPlan plan{.rows = 128,
                           .state_columns = kThreeTf32Columns,
                           .weight_columns = kThreeTf32Columns,
-                          .blocks = 132};
+                          .blocks = 132,
+                          .state_us = 150,
+                          .weight_us = 8};
   const GradientSchedule schedule = schedule_gradients(Arithmetic::kFloat32,
                                                        {.batch = 256,
                                                         .input_features = 2048,
@@ -478,12 +473,12 @@ TEST(Float32GradientSchedule, GivesAllClustersTheSame) {
   ASSERT_EQ(schedule.shares.clusters, 132);
   double least = 1e9, most = 0;
   for (int cluster = 0; cluster < schedule.shares.clusters; ++cluster) {
-    const double cost = (192 + kTileCost) * schedule.shares.states_of(cluster) +
-                        (8 + kTileCost) * schedule.shares.weights_of(cluster);
+    const double cost = plan.state_us * schedule.shares.states_of(cluster) +
+                        plan.weight_us * schedule.shares.weights_of(cluster);
     least = std::min(least, cost);
     most = std::max(most, cost);
   }
-  EXPECT_LE(most - least, 8 + kTileCost);
+  EXPECT_LE(most - least, plan.weight_us);
 }
 
 }  // namespace

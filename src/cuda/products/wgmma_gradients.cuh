@@ -23,15 +23,16 @@ constexpr int kHalfBoxBytes = 64 * 64 * 2;
 
 /// Copies the operands of a unit's chunk: kCopiers threads copy the left operand and as many the
 /// right one, a share each. Each of the kRanks ranks with the same columns copies its shares of the
-/// right operand to all of them.
-template <typename Product, int kColumns, int kRanks, int kCopiers>
+/// right operand to all of them. Tiles of d_weights have kWeightColumns columns.
+template <typename Product, int kWeightColumns, int kRanks, int kCopiers>
 struct GradientCopies {
   static constexpr int kShares = kCopiers * kRanks;
-  static constexpr int kBytesB = kColumns * 128;
   // Where the rows of the right operand are K, it is copied in boxes of 64 columns, of which a
   // copier may have none.
-  static constexpr int kWideBoxes = (kColumns / 64 + kShares - 1) / kShares;
-  static constexpr int kRowsB = kColumns / kShares;  // of a box in all other cases
+  static constexpr int kWideBoxes = (kWeightColumns / 64 + kShares - 1) / kShares;
+
+  /// The rows of a box of the right operand in all other cases.
+  static LLTM_HOST_DEVICE int rows_b(int columns) { return columns / kShares; }
 
   static LLTM_DEVICE void copy_left(
       uint32_t to, const CUtensorMap* map, int row, int k, int copier, uint32_t barrier) {
@@ -48,26 +49,28 @@ struct GradientCopies {
   /// In each block, what this copier and its counterparts in the other ranks copy is awaited.
   static LLTM_DEVICE void copy_right(uint32_t to,
                                      const CUtensorMap* map,
-                                     bool rows_of_k,
+                                     bool of_weights,
+                                     int columns,
                                      int column,
                                      int k,
                                      int rank,
                                      int copier,
                                      uint32_t barrier) {
     const int share = rank * kCopiers + copier;
-    if (Product::kWeightRowsOfK && rows_of_k) {
-      const bool has_boxes = copier < kColumns / 64;
+    if (Product::kWeightRowsOfK && of_weights) {
+      const bool has_boxes = copier < kWeightColumns / 64;
       arrive_expecting(barrier, has_boxes ? kWideBoxes * kRanks * kHalfBoxBytes : 0);
 #pragma unroll
       for (int i = 0; i < kWideBoxes; ++i) {
         const int box = share + i * kShares;
-        if (box < kColumns / 64) {
+        if (box < kWeightColumns / 64) {
           copy(to + box * kHalfBoxBytes, map, column + box * 64, k, barrier);
         }
       }
     } else {
-      arrive_expecting(barrier, kBytesB / kCopiers);
-      copy(to + share * kRowsB * 128, map, k, column + share * kRowsB, barrier);
+      const int first = share * rows_b(columns);
+      arrive_expecting(barrier, columns * (128 / kCopiers));
+      copy(to + first * 128, map, k, column + first, barrier);
     }
   }
 

@@ -77,8 +77,16 @@ struct GradientSchedule {
   WeightOrder order;
   bool weights_first;  // whether a cluster computes its units of the weight product first
 
+  LLTM_HOST_DEVICE const GradientTiles& tiles(bool of_weights) const {
+    return of_weights ? weights : state;
+  }
+
+  LLTM_HOST_DEVICE int64_t floats_of_parts() const {
+    return state.floats_of_parts() + weights.floats_of_parts();
+  }
+
   /// Calls work(unit) for what rank `rank` of a cluster computes, in order.
-  template <int kTileRows, int kStateColumns, int kWeightColumns, typename Do>
+  template <typename Do>
   LLTM_HOST_DEVICE void for_each_unit(int cluster, int rank, const Do& work) const {
     const int states = shares.states_of(cluster);
     const int count = states + shares.weights_of(cluster);
@@ -89,15 +97,12 @@ struct GradientSchedule {
     for (int i = 0; i < count; ++i) {
       const bool of_weights = (i >= before) != weights_first;
       const int number = i < before ? i : i - before;
-      const GradientTiles& tiles = of_weights ? weights : state;
-      GradientUnit unit =
-          tiles.unit(of_weights ? weight_unit(cluster, number) : cluster + number * shares.clusters,
-                     rank,
-                     kTileRows,
-                     of_weights ? kWeightColumns : kStateColumns);
+      const GradientTiles& all = tiles(of_weights);
+      GradientUnit unit = all.unit(
+          of_weights ? weight_unit(cluster, number) : cluster + number * shares.clusters, rank);
       unit.of_weights = of_weights;
       // The last ranks may have nothing left to do.
-      if (unit.part < tiles.parts && unit.tile < tiles.tiles()) {
+      if (unit.part < all.parts && unit.tile < all.tiles()) {
         work(unit);
       }
     }

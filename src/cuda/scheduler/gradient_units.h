@@ -7,6 +7,7 @@
 #pragma once
 
 #include "../../cell/math.h"
+#include "../tile/shapes.h"
 
 #include <bit>
 #include <cstdint>
@@ -70,7 +71,8 @@ enum class RanksShare { kK, kColumns, kNothing };
 /// The tiles of a product and the units that they are divided into.
 struct GradientTiles {
   RanksShare share;
-  int ranks;          // of a cluster
+  int ranks;  // of a cluster
+  int tile_rows, tile_columns;
   int first_row;      // of the product
   int rows;           // of tiles, rounded up to whole units
   int columns_first;  // columns of tiles, in the first segment of columns and in all
@@ -83,8 +85,12 @@ struct GradientTiles {
 
   LLTM_HOST_DEVICE int tiles() const { return rows * columns; }
   LLTM_HOST_DEVICE int tiles_in_parts() const { return parts > 1 ? tiles() : 0; }
+  /// The sums of all parts of all tiles.
+  LLTM_HOST_DEVICE int64_t floats_of_parts() const {
+    return int64_t(tiles_in_parts()) * parts * tile_rows * tile_columns;
+  }
 
-  LLTM_HOST_DEVICE GradientUnit tile(int row, int column, int tile_rows, int tile_columns) const {
+  LLTM_HOST_DEVICE GradientUnit tile(int row, int column) const {
     GradientUnit unit{};
     unit.tile = row * columns + column;
     unit.second_segment = column >= columns_first;
@@ -94,16 +100,13 @@ struct GradientTiles {
   }
 
   /// What rank `rank` computes of unit `index`.
-  LLTM_HOST_DEVICE GradientUnit unit(int index, int rank, int tile_rows, int tile_columns) const {
+  LLTM_HOST_DEVICE GradientUnit unit(int index, int rank) const {
     const int place = share == RanksShare::kNothing ? index * ranks + rank : index;
     const int row = by_columns.quotient(place), column = place - row * columns;
     const int part = by_row_units.quotient(row);
     const int row_in_part = row - part * row_units;
     GradientUnit unit =
-        tile(share == RanksShare::kColumns ? row_in_part * ranks + rank : row_in_part,
-             column,
-             tile_rows,
-             tile_columns);
+        tile(share == RanksShare::kColumns ? row_in_part * ranks + rank : row_in_part, column);
     unit.part = part;
     const int chunk_share = share == RanksShare::kK ? rank : part;
     unit.first_chunk = chunks.first(chunk_share);
@@ -112,23 +115,34 @@ struct GradientTiles {
   }
 };
 
-/// Divides `rows` x `columns` tiles, whose K has `chunks` chunks, into units for clusters of
-/// `ranks`. `parts` is one if the ranks share K. Where they share nothing, the last unit may have
-/// places past the last tile: outside of all matrices or, with parts, in a part that does not
-/// exist.
-inline GradientTiles gradient_tiles(
-    RanksShare share, int ranks, int rows, int columns_first, int columns, int chunks, int parts) {
+/// Divides the tiles of `tile_rows` x `tile_columns` that cover so many rows and columns in two
+/// segments, whose K has `chunks` chunks, into units for clusters of `ranks`. `parts` is one if the
+/// ranks share K. Where they share nothing, the last unit may have places past the last tile:
+/// outside of all matrices or, with parts, in a part that does not exist.
+inline GradientTiles gradient_tiles(RanksShare share,
+                                    int ranks,
+                                    int tile_rows,
+                                    int tile_columns,
+                                    int64_t rows,
+                                    int64_t first_columns,
+                                    int64_t second_columns,
+                                    int chunks,
+                                    int parts) {
   const int rows_a_unit = share == RanksShare::kColumns ? ranks : 1;
-  const int row_units = (rows + rows_a_unit - 1) / rows_a_unit;
+  const int row_units = tiles_of(rows, int64_t{tile_rows} * rows_a_unit);
   const int tiles_a_unit = share == RanksShare::kNothing ? ranks : 1;
+  const int columns_first = tiles_of(first_columns, tile_columns);
+  const int columns = columns_first + tiles_of(second_columns, tile_columns);
   return {.share = share,
           .ranks = ranks,
+          .tile_rows = tile_rows,
+          .tile_columns = tile_columns,
           .first_row = 0,
           .rows = row_units * rows_a_unit,
           .columns_first = columns_first,
           .columns = columns,
           .parts = parts,
-          .units = (row_units * columns * parts + tiles_a_unit - 1) / tiles_a_unit,
+          .units = tiles_of(int64_t{row_units} * columns * parts, tiles_a_unit),
           .row_units = row_units,
           .by_columns = divisor(columns),
           // Without parts, places past the last tile are in part 0, too.

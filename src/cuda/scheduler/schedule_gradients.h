@@ -2,7 +2,6 @@
 #pragma once
 
 #include "../problem.h"
-#include "../tile/shapes.h"
 #include "gradient_plan.h"
 #include "gradient_schedule.h"
 
@@ -27,10 +26,6 @@ inline bool has_one_segment(Arithmetic arithmetic, const BackwardProblem& p) {
           p.input.data == p.old_h.from(p.state_size, element_size(arithmetic)).data);
 }
 
-/// The cost of a float32 tile besides its chunks, in chunks: one that the ranks of a cluster share,
-/// and others.
-constexpr double kSharedTileCost = 5, kTileCost = 2;
-
 /// The schedule of the products by wgmma. In 16 bits and TF32 the state product is computed
 /// transposed, [d_old_h | d_input].T = weights.T @ d_gates.T, so that its left operand is read by
 /// columns, too. In float32 both products have segments for the columns of h and those of x.
@@ -39,50 +34,48 @@ inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
                                            const GradientPlan& plan,
                                            bool one_segment) {
   const bool float32 = arithmetic == Arithmetic::kFloat32;
-  const int ranks = plan.ranks, chunk_k = chunk_columns(arithmetic);
   const auto share = [&](bool shares_k) {
-    return plan.has_large_tiles()  ? RanksShare::kColumns
-           : shares_k && ranks > 1 ? RanksShare::kK
-                                   : RanksShare::kNothing;
+    return plan.has_large_tiles()       ? RanksShare::kColumns
+           : shares_k && plan.ranks > 1 ? RanksShare::kK
+                                        : RanksShare::kNothing;
   };
-  const int64_t gates = of.gates, width = of.state_size + of.input_features;
-  const int state_chunks = tiles_of(gates, chunk_k), weight_chunks = tiles_of(of.batch, chunk_k);
+  const int64_t width = of.state_size + of.input_features;
+  const int state_chunks = tiles_of(of.gates, chunk_columns(arithmetic));
   GradientSchedule s{};
   if (float32) {
-    const auto columns = [&](bool wanted, int64_t size) {
-      return wanted ? tiles_of(size, plan.state_columns) : 0;
-    };
-    const int of_h = columns(of.d_old_h, of.state_size);
     s.state = gradient_tiles(share(plan.shares_state),
-                             ranks,
-                             tiles_of(of.batch, plan.rows),
-                             of_h,
-                             of_h + columns(of.d_input, of.input_features),
+                             plan.ranks,
+                             plan.rows,
+                             plan.state_columns,
+                             of.batch,
+                             of.d_old_h ? of.state_size : 0,
+                             of.d_input ? of.input_features : 0,
                              state_chunks,
                              plan.state_parts);
   } else {
     // Starts at a whole tile, so that d_input has the same bits with and without d_old_h.
     const int64_t first_row = of.d_old_h ? 0 : of.state_size / plan.rows * plan.rows;
     const int64_t end_row = of.d_input ? width : of.d_old_h ? of.state_size : first_row;
-    const int batch_tiles = tiles_of(of.batch, plan.state_columns);
     s.state = gradient_tiles(share(plan.shares_state),
-                             ranks,
-                             tiles_of(end_row - first_row, plan.rows),
-                             batch_tiles,
-                             batch_tiles,
+                             plan.ranks,
+                             plan.rows,
+                             plan.state_columns,
+                             end_row - first_row,
+                             of.batch,
+                             0,
                              state_chunks,
                              plan.state_parts);
     s.state.first_row = static_cast<int>(first_row);
   }
-  const int first_columns = tiles_of(one_segment ? width : of.state_size, plan.weight_columns);
-  s.weights = gradient_tiles(
-      share(plan.shares_weights),
-      ranks,
-      of.d_weights ? tiles_of(gates, plan.rows) : 0,
-      first_columns,
-      first_columns + (one_segment ? 0 : tiles_of(of.input_features, plan.weight_columns)),
-      weight_chunks,
-      plan.weight_parts);
+  s.weights = gradient_tiles(share(plan.shares_weights),
+                             plan.ranks,
+                             plan.rows,
+                             plan.weight_columns,
+                             of.d_weights ? of.gates : 0,
+                             one_segment ? width : of.state_size,
+                             one_segment ? 0 : of.input_features,
+                             tiles_of(of.batch, chunk_columns(arithmetic)),
+                             plan.weight_parts);
   // In float32, the rows of a sequence's gradient do not fit L2.
   s.order = float32 ? WeightOrder::kByTurn : WeightOrder::kByCluster;
   // The sums that ranks send take the place of the operands in float32, so that nothing may follow
@@ -90,23 +83,14 @@ inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
   const bool state_shares = s.state.share == RanksShare::kK;
   const bool weights_share = s.weights.share == RanksShare::kK;
   s.weights_first = float32 ? state_shares : weights_share;
-  // A cluster has at most one tile whose K is shared.
+  // A cluster has at most one tile whose K is shared: those of d_weights are not distributed by
+  // cost.
   const int sharing = (state_shares ? s.state.units : 0) + (weights_share ? s.weights.units : 0);
-  // The cost of a unit in chunks, epilogue included. Tiles of d_weights whose K is shared are not
-  // distributed by cost.
-  const double state_cost = double(state_chunks) / (state_shares ? ranks : s.state.parts) *
-                                (plan.state_columns == plan.weight_columns ? 1 : 0.75) +
-                            (float32 && state_shares ? kSharedTileCost : kTileCost);
-  const double weight_cost =
-      weights_share ? 1e6
-                    : double(weight_chunks) / s.weights.parts + (float32 ? kTileCost
-                                                                 : plan.state_columns == 256 ? 3
-                                                                                             : 1.5);
   s.shares = share_gradients(s.state.units,
                              s.weights.units,
-                             std::max(plan.blocks / ranks, sharing),
-                             state_cost,
-                             weight_cost);
+                             std::max(plan.blocks / plan.ranks, sharing),
+                             plan.state_us,
+                             weights_share ? 1e6 : plan.weight_us);
   return s;
 }
 
@@ -123,14 +107,6 @@ inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
                              .d_weights = p.d_weights.any_wanted()},
                             plan,
                             has_one_segment(arithmetic, p));
-}
-
-/// The floats of the workspace for the parts of whole tiles, in 16 bits and TF32.
-inline int64_t floats_of_parts(const GradientSchedule& s, const GradientPlan& plan) {
-  const auto floats = [&](const GradientTiles& tiles, int columns) {
-    return int64_t(tiles.tiles_in_parts()) * tiles.parts * columns * plan.rows;
-  };
-  return floats(s.state, plan.state_columns) + floats(s.weights, plan.weight_columns);
 }
 
 }  // namespace lltm::cuda

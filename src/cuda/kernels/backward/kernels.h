@@ -90,7 +90,7 @@ inline int64_t workspace_floats(Arithmetic arithmetic,
                                 const BackwardProblem& p,
                                 const GradientPlan& plan) {
   if (arithmetic != Arithmetic::kFloat32) {
-    return floats_of_parts(schedule_gradients(arithmetic, p, plan), plan) +
+    return schedule_gradients(arithmetic, p, plan).floats_of_parts() +
            (arithmetic == Arithmetic::kTf32 ? transposed_floats(p) : 0);
   }
   // Whole matrices, [h | input].

@@ -2,10 +2,10 @@
 // are one product, and d_weights (gradient_units.h). Some warps copy operands through rings of
 // slots. Two warpgroups multiply, and write tiles or leave their sums for another kernel to add.
 //
-// - Tiles of 128x64: the K of a tile of either product may be shared by the blocks of a cluster,
-//   which exchange their sums.
-// - Tiles of 128x256 for d_weights, and of 128 x 64, 128 or 256 for the others, in pairs with the
-//   same columns that share the right operand, because large products are bound by L2. K may be
+// - Small tiles of 128x64: the K of a tile of either product may be shared by the blocks of a
+//   cluster, which exchange their sums.
+// - Large tiles of 128x256 for d_weights, and of 128 x 64, 128 or 256 for the others, in pairs with
+//   the same columns that share the right operand, because large products are bound by L2. K may be
 //   split into parts, whose sums go to the workspace and are added by another kernel.
 #pragma once
 
@@ -32,16 +32,14 @@ struct GradientArguments {
   float4* parts;  // of the state product's tiles, then of the weight product's
 };
 
-/// The columns of a tile of the state product and of the weight product.
-template <Arithmetic kArithmetic_, int kStateColumns_, int kWeightColumns_>
+/// kLarge: as GradientPlan::has_large_tiles().
+template <Arithmetic kArithmetic_, bool kLarge>
 struct GradientTiling {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   using Product = GradientProduct<kArithmetic>;
   using Staging = GradientStaging<Product>;
-  static constexpr int kRows = kGradientRows;
-  static constexpr int kStateColumns = kStateColumns_, kWeightColumns = kWeightColumns_;
-  static constexpr bool kSharesK = kWeightColumns == 64;
-  // as GradientPlan::has_large_tiles()
+  static constexpr int kWeightColumns = kLarge ? 256 : 64;
+  static constexpr bool kSharesK = !kLarge;
   static constexpr bool kDealsColumns = kArithmetic == Arithmetic::kTf32 && !kSharesK;
   static constexpr int kMulticast = kSharesK ? 1 : 2;  // ranks
   static constexpr int kBlocksPerSm = kSharesK ? 2 : 1;
@@ -50,16 +48,12 @@ struct GradientTiling {
   static constexpr int kCopiers = kSharesK ? 1 : 2;  // per operand
   static constexpr int kThreads = kGradientThreads + 64 * kCopiers;
 
-  template <int kColumns>
-  using CopiesOf = GradientCopies<Product, kColumns, kMulticast, kCopiers>;
-  using StateCopies = CopiesOf<kStateColumns>;
-  using WeightCopies = CopiesOf<kWeightColumns>;
+  using Copies = GradientCopies<Product, kWeightColumns, kMulticast, kCopiers>;
   // Where the left operand passes through registers, its slots are empty sooner, and more of them
   // keep more weights on their way.
   static constexpr int kLeftSlots = kSharesK ? 3 : kDealsColumns ? 5 : 4;
   using LeftRing = Ring<kLeftSlots, kGradientRows * 128>;
-  using RightRing = Ring<kSharesK ? 3 : 4, WeightCopies::kBytesB>;
-  static_assert(kStateColumns <= kWeightColumns);
+  using RightRing = Ring<kSharesK ? 3 : 4, kWeightColumns * 128>;
   // Behind the rings: the staging that each warpgroup writes tiles from, or sums from other ranks.
   static constexpr int kStagings = kSharesK || kDealsColumns ? 1 : 2;
   static constexpr int kRightOffset = LeftRing::kBytes;
@@ -73,20 +67,18 @@ struct GradientTiling {
       kBarrierOffset + LeftRing::kBarrierBytes + RightRing::kBarrierBytes;
   static constexpr int kHeldOffset = kSumsBarrier + 16;
   static constexpr int kSharedBytes = kHeldOffset + kCopiers * kLeftSlots * 8;
-
-  /// The sums of a part of a tile, in float4s, as the threads hold them.
-  static constexpr LLTM_HOST_DEVICE int fours(bool of_weights) {
-    return (of_weights ? kWeightColumns : kStateColumns) / 8 * kGradientThreads;
-  }
-  /// The index of a product's first part in the workspace.
-  static LLTM_HOST_DEVICE int64_t first_four(const GradientSchedule& schedule, bool of_weights) {
-    return of_weights
-               ? int64_t(schedule.state.tiles_in_parts()) * schedule.state.parts * fours(false)
-               : 0;
-  }
 };
 
 #if defined(LLTM_HOPPER)
+/// The first part of a tile in the workspace: a float4 of each thread for each eight columns. The
+/// next part follows.
+LLTM_DEVICE float4* first_part(const GradientArguments& arguments, bool of_weights, int tile) {
+  const GradientSchedule& schedule = arguments.schedule;
+  const GradientTiles& tiles = schedule.tiles(of_weights);
+  return arguments.parts + (of_weights ? schedule.state.floats_of_parts() / 4 : 0) +
+         int64_t(tile) * tiles.parts * (tiles.tile_columns / 8 * kGradientThreads);
+}
+
 /// The rings of the operands, in this block's shared memory.
 template <typename Tile>
 struct GradientRings {
@@ -127,57 +119,51 @@ LLTM_DEVICE void copy_gradient_operands(const GradientArguments& arguments,
     }
   }
   bool waited = false;
-  arguments.schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
-      cluster, rank, [&](const GradientUnit& unit) {
-        // The previous kernel computes d_gates and, in TF32, transposes the inputs. It has waited
-        // for whatever wrote the other operands before it started this one.
-        const bool there = of_left ? !unit.of_weights : unit.of_weights && Product::kWeightRowsOfK;
-        if (!waited && !there) {
-          wait_for_previous_kernel();
-          waited = true;
-        }
-        if (of_left) {
-          auto& ring = rings.left;
-          const CUtensorMap* const map = unit.of_weights ? &maps.gate_columns : &maps.weights;
+  arguments.schedule.for_each_unit(cluster, rank, [&](const GradientUnit& unit) {
+    // The previous kernel computes d_gates and, in TF32, transposes the inputs. It has waited
+    // for whatever wrote the other operands before it started this one.
+    const bool there = of_left ? !unit.of_weights : unit.of_weights && Product::kWeightRowsOfK;
+    if (!waited && !there) {
+      wait_for_previous_kernel();
+      waited = true;
+    }
+    if (of_left) {
+      auto& ring = rings.left;
+      const CUtensorMap* const map = unit.of_weights ? &maps.gate_columns : &maps.weights;
 #pragma unroll 1
-          for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
-            ring.wait_empty();
-            int2& here = held[ring.slot()];
-            const int k = chunk * Product::kChunkK;
-            if (unit.of_weights && here.x == unit.row && here.y == chunk) {
-              arrive(ring.full());
-            } else {
-              here = unit.of_weights ? make_int2(unit.row, chunk) : make_int2(-1, -1);
-              Tile::WeightCopies::copy_left(ring.data(), map, unit.row, k, copier, ring.full());
-            }
-            ring.advance();
-          }
+      for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
+        ring.wait_empty();
+        int2& here = held[ring.slot()];
+        const int k = chunk * Product::kChunkK;
+        if (unit.of_weights && here.x == unit.row && here.y == chunk) {
+          arrive(ring.full());
         } else {
-          auto& ring = rings.right;
-          const CUtensorMap* const map =
-              unit.of_weights ? &maps.inputs[unit.second_segment] : &maps.gate_rows;
-#pragma unroll 1
-          for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
-            ring.wait_empty();
-            const auto copy = [&](auto copies) {
-              copies.copy_right(ring.data(),
-                                map,
-                                unit.of_weights,
-                                unit.column,
-                                chunk * Product::kChunkK,
-                                Tile::kMulticast > 1 ? rank : 0,
-                                copier,
-                                ring.full());
-            };
-            if (unit.of_weights || Tile::kStateColumns == Tile::kWeightColumns) {
-              copy(typename Tile::WeightCopies());
-            } else {
-              copy(typename Tile::StateCopies());
-            }
-            ring.advance();
-          }
+          here = unit.of_weights ? make_int2(unit.row, chunk) : make_int2(-1, -1);
+          Tile::Copies::copy_left(ring.data(), map, unit.row, k, copier, ring.full());
         }
-      });
+        ring.advance();
+      }
+    } else {
+      auto& ring = rings.right;
+      const CUtensorMap* const map =
+          unit.of_weights ? &maps.inputs[unit.second_segment] : &maps.gate_rows;
+      const int columns = arguments.schedule.tiles(unit.of_weights).tile_columns;
+#pragma unroll 1
+      for (int chunk = unit.first_chunk; chunk < unit.first_chunk + unit.chunks; ++chunk) {
+        ring.wait_empty();
+        Tile::Copies::copy_right(ring.data(),
+                                 map,
+                                 unit.of_weights,
+                                 columns,
+                                 unit.column,
+                                 chunk * Product::kChunkK,
+                                 Tile::kMulticast > 1 ? rank : 0,
+                                 copier,
+                                 ring.full());
+        ring.advance();
+      }
+    }
+  });
 }
 
 /// Writes a tile of which this block has all sums.
@@ -264,8 +250,7 @@ LLTM_DEVICE void form_gradient_tile(const GradientArguments& arguments,
   float sum[kColumns / 2];
   Tile::Product::template multiply<kColumns>(
       sum, rings, unit.of_weights, unit.chunks, release_right);
-  const GradientSchedule& schedule = arguments.schedule;
-  const GradientTiles& tiles = unit.of_weights ? schedule.weights : schedule.state;
+  const GradientTiles& tiles = arguments.schedule.tiles(unit.of_weights);
   if constexpr (Tile::kSharesK) {
     if (tiles.share == RanksShare::kK) {
       __syncwarp();
@@ -277,10 +262,9 @@ LLTM_DEVICE void form_gradient_tile(const GradientArguments& arguments,
       return;
     }
   } else if (tiles.parts > 1) {
-    // For another kernel to add: a float4 for each eight columns.
-    float4* const to =
-        arguments.parts + Tile::first_four(schedule, unit.of_weights) +
-        (int64_t(unit.tile) * tiles.parts + unit.part) * (kColumns / 8 * kGradientThreads) + thread;
+    // For another kernel to add.
+    float4* const to = first_part(arguments, unit.of_weights, unit.tile) +
+                       unit.part * (kColumns / 8 * kGradientThreads) + thread;
 #pragma unroll
     for (int i = 0; i < kColumns / 8; ++i) {
       __stcg(to + i * kGradientThreads, four_of(sum + i * 4));
@@ -350,14 +334,18 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
                                   arguments.results.gates,
                                   SumsInOrder<Element>{static_cast<Element*>(bias.d_bias)});
     }
-    schedule.for_each_unit<Tile::kRows, Tile::kStateColumns, Tile::kWeightColumns>(
-        cluster, rank, [&](const GradientUnit& unit) {
-          if (unit.of_weights || Tile::kStateColumns == Tile::kWeightColumns) {
-            form_gradient_tile<Tile, Tile::kWeightColumns>(arguments, shared, rings, sums, unit);
-          } else {
-            form_gradient_tile<Tile, Tile::kStateColumns>(arguments, shared, rings, sums, unit);
-          }
-        });
+    schedule.for_each_unit(cluster, rank, [&](const GradientUnit& unit) {
+      const int columns = schedule.state.tile_columns;
+      if constexpr (Tile::kSharesK) {
+        form_gradient_tile<Tile, 64>(arguments, shared, rings, sums, unit);
+      } else if (unit.of_weights || columns == 256) {
+        form_gradient_tile<Tile, 256>(arguments, shared, rings, sums, unit);
+      } else if (columns == 128) {
+        form_gradient_tile<Tile, 128>(arguments, shared, rings, sums, unit);
+      } else {
+        form_gradient_tile<Tile, 64>(arguments, shared, rings, sums, unit);
+      }
+    });
     if (thread % 128 == 0) {
       wait_writes();
     }
@@ -384,16 +372,16 @@ __global__ void __launch_bounds__(kGradientThreads)
   constexpr int kGroups = kSumColumns / 8;
   __shared__ __align__(1024) unsigned char shared[2 * Staging::kBytes];
   const GradientSchedule& schedule = arguments.schedule;
-  const int state_blocks = schedule.state.tiles_in_parts() * (Tile::kStateColumns / kSumColumns);
+  const int state_blocks =
+      schedule.state.tiles_in_parts() * (schedule.state.tile_columns / kSumColumns);
   const bool of_weights = static_cast<int>(blockIdx.x) >= state_blocks;
   const int block = static_cast<int>(blockIdx.x) - (of_weights ? state_blocks : 0);
-  const int columns = of_weights ? Tile::kWeightColumns : Tile::kStateColumns;
-  const int tile = block / (columns / kSumColumns), share = block % (columns / kSumColumns);
-  const GradientTiles& tiles = of_weights ? schedule.weights : schedule.state;
+  const GradientTiles& tiles = schedule.tiles(of_weights);
+  const int shares = tiles.tile_columns / kSumColumns;
+  const int tile = block / shares, share = block % shares;
   const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
-  const float4* from = arguments.parts + Tile::first_four(schedule, of_weights) +
-                       int64_t(tile) * tiles.parts * Tile::fours(of_weights) +
-                       share * kGroups * kGradientThreads + thread;
+  const float4* from =
+      first_part(arguments, of_weights, tile) + share * kGroups * kGradientThreads + thread;
   start_next_kernel();
   wait_for_previous_kernel();
   float4 sums[kGroups] = {};
@@ -403,9 +391,9 @@ __global__ void __launch_bounds__(kGradientThreads)
     for (int i = 0; i < kGroups; ++i) {
       add(sums[i], __ldcg(from + i * kGradientThreads));
     }
-    from += Tile::fours(of_weights);
+    from += shares * kGroups * kGradientThreads;
   }
-  GradientUnit unit = tiles.tile(tile / tiles.columns, tile % tiles.columns, Tile::kRows, columns);
+  GradientUnit unit = tiles.tile(tile / tiles.columns, tile % tiles.columns);
   unit.of_weights = of_weights;
   const Staging staging(shared + group * Staging::kBytes);
 #pragma unroll

@@ -102,9 +102,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
   Product product;
   product.run_units(
       shared,
-      [&](const auto& work) {
-        schedule.template for_each_unit<kTileM, kTileN, kTileN>(cluster, rank, work);
-      },
+      [&](const auto& work) { schedule.for_each_unit(cluster, rank, work); },
       [](const GradientUnit& unit) { return unit.of_weights; },
       [&](uint32_t a, uint32_t b, uint32_t barrier, const GradientUnit& unit, int chunk) {
         const int k = chunk * kChunkK;
@@ -140,8 +138,7 @@ __global__ void __launch_bounds__(Product::kThreads, 1)
       });
   if (shares_k) {
     sums.exchange(product);
-    const TileOfResult to =
-        result_of(arguments, schedule.state.unit(cluster, rank, kTileM, kTileN));
+    const TileOfResult to = result_of(arguments, schedule.state.unit(cluster, rank));
     write_tile<Product::kThreads, kTileN>(
         to.data + sums.first_row() * to.stride,
         to.stride,

@@ -1,7 +1,6 @@
 // Launches the products of the backward by wgmma: the schedule, the tensor maps and the tiles.
 #pragma once
 
-#include "../../runtime/dispatch.h"
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/schedule_gradients.h"
@@ -26,9 +25,9 @@ bool describe_gradients(GradientArguments* arguments, Matrix transposed_inputs) 
   GradientOperandMaps& operands = arguments->operands;
   const Matrix d_gates{p.d_gates, p.d_gates_stride};
   if (arguments->schedule.state.units > 0) {
-    constexpr int kRows = Tile::StateCopies::kRowsB;
+    const int rows = Tile::Copies::rows_b(arguments->schedule.state.tile_columns);
     done = describe(&operands.weights, {kOperand, p.weights, gates, width, kBox, kBox}) &&
-           describe(&operands.gate_rows, {kOperand, d_gates, p.batch, gates, kRows, kChunk});
+           describe(&operands.gate_rows, {kOperand, d_gates, p.batch, gates, rows, kChunk});
   }
   if (arguments->schedule.weights.units > 0) {
     done =
@@ -38,10 +37,10 @@ bool describe_gradients(GradientArguments* arguments, Matrix transposed_inputs) 
              describe(&operands.inputs[0], {kOperand, p.old_h, p.batch, first, kBox, kBox}) &&
              describe(&operands.inputs[1], {kOperand, p.input, p.batch, second, kBox, kBox});
     } else {
-      constexpr int kRows = Tile::WeightCopies::kRowsB;
+      const int rows = Tile::Copies::rows_b(Tile::kWeightColumns);
       const int64_t columns = ceil_div(width, 16) * 16;
       done = done && describe(&operands.inputs[0],
-                              {kOperand, transposed_inputs, columns, p.batch, kRows, kChunk});
+                              {kOperand, transposed_inputs, columns, p.batch, rows, kChunk});
     }
   }
   // TMA rounds what it reads to TF32, and must not change what it writes.
@@ -61,7 +60,7 @@ bool describe_gradients(GradientArguments* arguments, Matrix transposed_inputs) 
   return done;
 }
 
-/// Computes all wanted products. `workspace` has the floats_of_parts().
+/// Computes all wanted products. `workspace` has the floats_of_parts() of the schedule.
 template <typename Tile>
 cudaError_t launch_gradient_tiles(const BackwardProblem& p,
                                   const GradientPlan& plan,
@@ -100,23 +99,18 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   const cudaError_t error =
       launch_in_clusters<&backward_wgmma_kernel<Tile>, Tile::kThreads, Tile::kSharedBytes>(
           arguments, grid_of(ranks * schedule.shares.clusters), ranks, stream);
-  const int blocks = (schedule.state.tiles_in_parts() * Tile::kStateColumns +
-                      schedule.weights.tiles_in_parts() * Tile::kWeightColumns) /
-                     kSumColumns;
-  if (error != cudaSuccess || blocks == 0) {
-    return error;
+  if constexpr (!Tile::kSharesK) {
+    const auto blocks_of = [](const GradientTiles& tiles) {
+      return tiles.tiles_in_parts() * (tiles.tile_columns / kSumColumns);
+    };
+    const int blocks = blocks_of(schedule.state) + blocks_of(schedule.weights);
+    if (error == cudaSuccess && blocks > 0) {
+      return launch_in_clusters<&backward_wgmma_sums_kernel<Tile>, kGradientThreads>(
+          arguments, grid_of(blocks), 1, stream);
+    }
   }
-  return launch_in_clusters<&backward_wgmma_sums_kernel<Tile>, kGradientThreads>(
-      arguments, grid_of(blocks), 1, stream);
+  return error;
 }
-
-/// The columns of the tiles of both products.
-struct GradientColumns {
-  int state, weights;
-
-  bool operator==(const GradientColumns&) const = default;
-};
-inline constexpr GradientColumns kGradientColumns[] = {{64, 64}, {64, 256}, {128, 256}, {256, 256}};
 
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
@@ -129,12 +123,10 @@ cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
     transposed = {inputs.transposed, inputs.row_stride()};
     workspace += transposed_floats(problem);
   }
-  const GradientColumns columns{plan.state_columns, plan.weight_columns};
-  return dispatch<kGradientColumns>(columns, [&](auto instance) {
-    constexpr GradientColumns kColumns = instance;
-    return launch_gradient_tiles<GradientTiling<kArithmetic, kColumns.state, kColumns.weights>>(
-        problem, plan, transposed, workspace, stream);
-  });
+  return plan.has_large_tiles() ? launch_gradient_tiles<GradientTiling<kArithmetic, true>>(
+                                      problem, plan, transposed, workspace, stream)
+                                : launch_gradient_tiles<GradientTiling<kArithmetic, false>>(
+                                      problem, plan, transposed, workspace, stream);
 }
 
 }  // namespace lltm::cuda
