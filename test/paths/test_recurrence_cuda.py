@@ -169,6 +169,34 @@ def test_grid(cell, dtype, steps, rows, state_size, rows_of_their_own, reverse, 
     assert_identical(call_backward(gradients, arguments), found)
 
 
+@pytest.mark.parametrize("spoiled", ["input", "h0", "weights", "gradients"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cell", [Sequence, Lstm])
+def test_the_bits_of_an_empty_slot(cell, dtype, spoiled, monkeypatch):
+    """They are a NaN, which counts as any other where a caller writes it."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
+    empty = torch.full((), -1, dtype=torch.int16 if dtype.itemsize == 2 else torch.int32, device="cuda").view(dtype)
+    nan = torch.full((), torch.nan, dtype=dtype, device="cuda")
+    arguments = make((20, 9, 6, 40), dtype, "cuda", cell=cell, lengths=True, reset=True)
+    arguments.lengths[0] = 0
+    gradients = make_gradients(arguments)
+    if spoiled == "weights" and cell is Lstm:
+        spoiled = "weight_hh"
+
+    def call_with(value):
+        other, others = arguments, gradients
+        if spoiled == "gradients":
+            others = [value.expand_as(gradient).contiguous() for gradient in gradients]
+        else:
+            tensor = getattr(arguments, spoiled)
+            other = arguments._replace(**{spoiled: value.expand_as(tensor).contiguous()})
+        return (*call(other, keep=True), *call_backward(others, other))
+
+    for found, expected in zip(call_with(empty), call_with(nan), strict=True):
+        assert torch.equal(found.isnan(), expected.isnan())
+        assert torch.equal(found.nan_to_num(), expected.nan_to_num())
+
+
 @pytest.mark.parametrize("missing", [0, 1, 66])
 @pytest.mark.parametrize("rows", [100, 263, 700])
 @pytest.mark.parametrize("kernel", IN_CLUSTERS, indirect=True)
