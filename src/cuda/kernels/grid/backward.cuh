@@ -145,6 +145,13 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
   const auto exists = [&](int e, int group) {
     return sets.has[e] && sets.row[e] + 8 * group < rows_of_team;
   };
+  bool publishes[kElements];
+  int word_at[kElements];
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    publishes[e] = sets.set(e) < Sets::kSets && first_unit + sets.unit(e) < units;
+    word_at[e] = Published::offset(first_unit + sets.unit(e), sets.row[e], lane);
+  }
 
   // What elements read, some ticks ahead.
   int times_to_copy = times.count, group_to_copy = 0, time_to_copy = times.first;
@@ -250,9 +257,6 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
     const bool is_step = k < times.count;
 #pragma unroll 1
     for (int group = 0; group < groups; ++group, tick ^= 1) {
-      if (k > 0 && !asks_early) {
-        start(slots.before(group), group);
-      }
       // While V is on its way:
       if (rows_vary && group == 0) {
         running = rows.running(t);
@@ -261,12 +265,16 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
         goes_on = rows.running(t + times.step);
       }
       typename Cell::template Derivatives<float> by[kElements];
-      float grad_h[kElements], grad_cell[kElements];
+      float grad_h[kElements], grad_cell[kElements], d_z[kElements][kGates];
+      PlaceOfWords places[kElements];
       if (finishes && is_step) {
         inputs.wait();
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const int row_of_team = sets.row[e] + 8 * group;
+          places[e] = PlaceOfWords(slots.now(group) + word_at[e],
+                                   slots.two_before(group) + word_at[e],
+                                   publishes[e] && row_of_team < rows_of_team);
           float z[kGates];
 #pragma unroll
           for (int gate = 0; gate < kGates; ++gate) {
@@ -322,11 +330,8 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
           start(slots.before(group + 1), group + 1);
         }
       }
-      if (!finishes) {
-        continue;
-      }
 #pragma unroll
-      for (int e = 0; e < kElements; ++e) {
+      for (int e = 0; finishes && e < kElements; ++e) {
         const int row_of_team = sets.row[e] + 8 * group;
         float of_share[Kernel::kWarps] = {};
         if (sets.set(e) < Sets::kSets) {
@@ -349,40 +354,40 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
           continue;
         }
         const bool runs = running[row_of_team], reset = resets[row_of_team];
-        const bool here = exists(e, group);
         const float d_cell = kept.get(Kernel::kKeptCell, e, group);
-        float d_z[kGates];
         const float d_old_cell =
-            Cell::backward(by[e], product + grad_h[e], d_cell + grad_cell[e], d_z);
+            Cell::backward(by[e], product + grad_h[e], d_cell + grad_cell[e], d_z[e]);
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          d_z[gate] = select(runs && sets.has[e], d_z[gate], 0);
+        for (float& of_gate : d_z[e]) {
+          of_gate = select(runs && sets.has[e], of_gate, 0);
         }
         uint32_t words[Published::kWords];
-        Published::words(d_z, lane, words);
-        const bool publishes = sets.set(e) < Sets::kSets && first_unit + sets.unit(e) < units &&
-                               row_of_team < rows_of_team;
-        const int offset = Published::offset(first_unit + sets.unit(e), sets.row[e], lane);
-        unsigned char* const to = slots.now(group) + offset;
-        unsigned char* const two_before = slots.two_before(group) + offset;
+        Published::words(d_z[e], lane, words);
 #pragma unroll
         for (int word = 0; word < Published::kWords; ++word) {
-          if (publishes && Published::has(word, lane)) {
-            publish_word(to + 128 * word, two_before + 128 * word, words[word]);
-          }
+          places[e].publish(words[word], 128 * word, Published::has(word, lane));
         }
         kept.put(Kernel::kKeptH,
                  e,
                  group,
                  select(runs, 0, kept.get(Kernel::kKeptH, e, group) + product));
         kept.put(Kernel::kKeptCell, e, group, select(runs, select(reset, 0, d_old_cell), d_cell));
+      }
+      // The earliest that V of the next step may be there. What follows is not on its way.
+      if (!asks_early) {
+        start(slots.now(0), 0);
+      }
+#pragma unroll
+      for (int e = 0; finishes && is_step && e < kElements; ++e) {
+        const int row_of_team = sets.row[e] + 8 * group;
+        const bool here = exists(e, group);
         Element* const d_gates =
             p.d_gates + (t * p.rows + first_row + row_of_team) * p.d_gates_stride + sets.column[e];
 #pragma unroll
         for (int gate = 0; gate < kGates; ++gate) {
-          store_number(d_gates + gate * state_size, d_z[gate], here);
+          store_number(d_gates + gate * state_size, d_z[e][gate], here);
           // What is written. A row that does not exist does not run.
-          d_bias[e][gate] += number_of(rounded<Element>(d_z[gate]));
+          d_bias[e][gate] += number_of(rounded<Element>(d_z[e][gate]));
         }
       }
     }

@@ -53,11 +53,24 @@ class GridSlots {
   int slot_bytes_, now_ = 0, before_, two_before_;
 };
 
-/// Writes words of V that exist, and empties those of the slot of two steps before.
-LLTM_DEVICE void publish_word(unsigned char* to, unsigned char* two_before, uint32_t word) {
-  store_relaxed(to, word);
-  store_relaxed(two_before, kEmptyWord);
-}
+/// Where a thread writes words of V of an element that exists, and empties those of the slot of two
+/// steps before. The addresses are ready before the words are.
+struct PlaceOfWords {
+  unsigned char *to = nullptr, *two_before = nullptr;
+  bool exists = false;
+
+  PlaceOfWords() = default;
+  LLTM_DEVICE PlaceOfWords(unsigned char* now, unsigned char* before, bool element_exists)
+      : to(now), two_before(before), exists(element_exists) {
+    asm volatile("" : "+l"(to), "+l"(two_before));
+  }
+  LLTM_DEVICE void publish(uint32_t word, int at = 0, bool has_word = true) const {
+    if (exists && has_word) {
+      store_relaxed(to + at, word);
+      store_relaxed(two_before + at, kEmptyWord);
+    }
+  }
+};
 
 /// The pieces of V that a lane loads at each tick: kCount of 16 bytes.
 template <int kCount>

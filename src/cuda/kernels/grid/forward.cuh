@@ -4,6 +4,7 @@
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
 #include "../../epilogue/math.cuh"
+#include "../../ptx/registers.cuh"
 #include "../../ptx/select.cuh"
 #include "../../runtime/dispatch.h"
 #include "elements.cuh"
@@ -53,8 +54,9 @@ struct GridForward {
   using Weights = GridWeights<kOwnGranules, kWeightTiles, kTile.shared_granules>;
   using Sets = ElementSets<kWarps, kUnits, kTiles>;
   static constexpr int kElements = Sets::kElements;
-  // Even gates are in the same half of a word, and so are odd ones.
-  using Inputs = NumbersAhead<Element, kGates, 2, kElements, Sets::kThreads>;
+  // Even gates are in the same half of a word, and so are odd ones; with an even number of gates
+  // at all times.
+  using Inputs = NumbersAhead<Element, kGates, 2, kElements, Sets::kThreads, true, kGates % 2 == 0>;
   // h, the cell state and, where h is scaled, the scale of h0.
   static constexpr int kKeptH = 0, kKeptCell = 1, kKeptScale = 2;
   using Kept = KeptNumbers<kScaled ? 3 : 2, kElements, Sets::kThreads>;
@@ -177,23 +179,24 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
     return sets.has[e] && sets.row[e] + 8 * kTiles * group < rows_of_team;
   };
   bool publishes[kElements];
+  int word_at[kElements];
 #pragma unroll
   for (int e = 0; e < kElements; ++e) {
     publishes[e] =
         Published::writes(lane) && sets.set(e) < Sets::kSets && first_unit + sets.unit(e) < units;
+    word_at[e] = sets.tile(e) * kGranules * kGranuleBytes +
+                 Published::offset(first_unit + sets.unit(e), sets.row[e] % 8, lane);
   }
-  const auto publish =
-      [&](unsigned char* to, unsigned char* two_before, int group, int e, float h, float scale) {
-        const uint32_t word = Published::word(sets.has[e] ? h : 0.0f, scale, lane);
-        const int offset = sets.tile(e) * kGranules * kGranuleBytes +
-                           Published::offset(first_unit + sets.unit(e), sets.row[e] % 8, lane);
-        if (publishes[e] && sets.row[e] + 8 * kTiles * group < rows_of_team) {
-          publish_word(to + offset, two_before + offset, word);
-        }
-      };
+  const auto publish = [&](const PlaceOfWords& place, int e, float h, float scale) {
+    place.publish(Published::word(sets.has[e] ? h : 0.0f, scale, lane));
+  };
+  const auto place_of = [&](int e, unsigned char* to, unsigned char* two_before, int group) {
+    const bool exists = publishes[e] && sets.row[e] + 8 * kTiles * group < rows_of_team;
+    return PlaceOfWords(to + word_at[e], two_before + word_at[e], exists);
+  };
 
   // z_x, some ticks ahead.
-  const int64_t z_step = p.rows * kGates * p.state_size;
+  const int64_t step_elements = p.rows * p.state_size, z_step = kGates * step_elements;
   const Element* z_x[kElements];  // of the tick that is copied next
   int times_to_copy = times.count, group_to_copy = 0, time_to_copy = times.first;
   if (finishes) {
@@ -207,7 +210,11 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
       }
     }
   }
-  const int group_step = 8 * kTiles * kGates * state_size;
+  // From an element of a group to that of the next one, and from the last group to the first of the
+  // next step.
+  const int64_t to_next_group = in_register(int64_t{8 * kTiles * state_size});
+  const int64_t to_next_step =
+      in_register(times.step * step_elements - (groups - 1) * to_next_group);
   const auto copy_inputs = [&] {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
@@ -216,8 +223,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
       for (int gate = 0; gate < kGates; ++gate) {
         inputs.copy(gate, gate % 2, e, z_x[e] + gate * state_size, time_to_copy, here);
       }
-      z_x[e] += group_to_copy + 1 < groups ? group_step
-                                           : times.step * z_step - int64_t{groups - 1} * group_step;
+      z_x[e] += kGates * (group_to_copy + 1 < groups ? to_next_group : to_next_step);
     }
     inputs.commit();
     if (++group_to_copy == groups) {
@@ -265,7 +271,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
           scale = inverse_of_power(of_h0);
         }
         if (p.h0.data != nullptr) {
-          publish(slots.before(group), slots.two_before(group), group, e, h, scale);
+          publish(place_of(e, slots.before(group), slots.two_before(group), group), e, h, scale);
         }
       }
     }
@@ -303,23 +309,23 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
   // With several groups, V of the next tick is asked for before elements are finished, so that it
   // travels meanwhile. With one, it is not there before.
   const bool asks_early = groups > 1, has_h0 = p.h0.data != nullptr;
-  if (asks_early && has_h0) {
+  if (has_h0) {
     start(slots.before(0), 0);
   }
   const bool rows_vary = TeamRows::vary(p.rows_of_sequence);
   // `ran`: the rows that have run. Then h of a float32 forward has the scale of all steps.
   TeamRows::Mask running = rows.running(times.first), next_resets = {}, ran = {};
   int tick = 0, t = times.first;
-  const int64_t step_elements = p.rows * state_size;
-  int64_t first_of_step = (t * p.rows + first_row) * state_size;
+  int64_t element_at[kElements];  // in the output
+#pragma unroll
+  for (int e = 0; e < kElements; ++e) {
+    element_at[e] = (t * p.rows + first_row + sets.row[e]) * state_size + sets.column[e];
+  }
 #pragma unroll 1
   for (int k = 0; k < times.count; ++k) {
     const bool multiplies = k > 0 || has_h0;
 #pragma unroll 1
     for (int group = 0; group < groups; ++group, tick ^= 1) {
-      if (multiplies && !asks_early) {
-        start(slots.before(group), group);
-      }
       // While V is on its way:
       if (rows_vary && group == 0) {
         running = rows.running(t);
@@ -328,10 +334,12 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
       }
       float x[kElements][kGates], old_h[kElements], old_cell[kElements];
       [[maybe_unused]] float of_h[kElements], scale[kElements];
+      PlaceOfWords places[kElements];
       if (finishes) {
         inputs.wait();
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
+          places[e] = place_of(e, slots.now(group), slots.two_before(group), group);
 #pragma unroll
           for (int gate = 0; gate < kGates; ++gate) {
             x[e][gate] = inputs.read(gate, gate % 2, e, t);
@@ -430,14 +438,13 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
           start(slots.before(group + 1), group + 1);
         }
       }
+      float z[kElements][kGates];
+      cell::State<float> state[kElements];
       if (finishes) {
-        unsigned char* const to = slots.now(group);
-        unsigned char* const two_before = slots.two_before(group);
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
           const int row_of_team = sets.row[e] + 8 * kTiles * group;
-          const bool runs = running[row_of_team], reset = next_resets[row_of_team];
-          float of_share[Kernel::kShares][kGates] = {}, z[kGates];
+          float of_share[Kernel::kShares][kGates] = {};
           if (sets.set(e) < Sets::kSets) {
             const int unit = sets.unit(e);
 #pragma unroll
@@ -475,33 +482,49 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
             if constexpr (Kernel::kScaled) {
               s = s * scales.get(gate, e, 0) * of_h[e];
             }
-            z[gate] = s + x[e][gate];
+            z[e][gate] = s + x[e][gate];
           }
 #pragma unroll
-          for (float& of_gate : z) {
+          for (float& of_gate : z[e]) {
             asm volatile("" : "+f"(of_gate));
           }
-          const cell::State<float> state =
-              Cell::template forward<typename Kernel::Math>(z, old_cell[e]);
-          const float h = select(reset, 0, select(runs, state.h, old_h[e]));
-          publish(to, two_before, group, e, h, scale[e]);
-          kept.put(Kernel::kKeptH, e, group, h);
-          kept.put(
-              Kernel::kKeptCell, e, group, select(reset, 0, select(runs, state.cell, old_cell[e])));
+          state[e] = Cell::template forward<typename Kernel::Math>(z[e], old_cell[e]);
+          old_h[e] = select(
+              next_resets[row_of_team], 0, select(running[row_of_team], state[e].h, old_h[e]));
+          publish(places[e], e, old_h[e], scale[e]);
+        }
+      }
+      // The earliest that V of the next step may be there. What follows is not on its way.
+      if (!asks_early) {
+        start(slots.now(0), 0);
+      }
+      if (finishes) {
+#pragma unroll
+        for (int e = 0; e < kElements; ++e) {
+          const int row_of_team = sets.row[e] + 8 * kTiles * group;
+          const bool runs = running[row_of_team], reset = next_resets[row_of_team];
+          kept.put(Kernel::kKeptH, e, group, old_h[e]);
+          kept.put(Kernel::kKeptCell,
+                   e,
+                   group,
+                   select(reset, 0, select(runs, state[e].cell, old_cell[e])));
           const bool here = exists(e, group);
-          const int64_t index = first_of_step + (row_of_team * state_size + sets.column[e]);
-          store_number(p.output + index, select(runs, state.h, 0), here);
+          store_number(p.output + element_at[e], select(runs, state[e].h, 0), here);
           if (p.cells != nullptr) {
-            store_number(p.cells + index, select(runs, state.cell, 0), here);
+            store_number(p.cells + element_at[e], select(runs, state[e].cell, 0), here);
           }
           if (p.gates != nullptr) {
-            Element* const gates = p.gates + (kGates * first_of_step +
-                                              (row_of_team * kGates * state_size + sets.column[e]));
+            Element* const gates =
+                p.gates + (kGates * element_at[e] - (kGates - 1) * sets.column[e]);
 #pragma unroll
             for (int gate = 0; gate < kGates; ++gate) {
-              store_number(gates + gate * state_size, select(runs, z[gate], 0), here);
+              store_number(gates + gate * state_size, select(runs, z[e][gate], 0), here);
             }
           }
+        }
+#pragma unroll
+        for (int64_t& at : element_at) {
+          at += group + 1 < groups ? to_next_group : to_next_step;
         }
         copy_inputs();
       }
@@ -515,7 +538,6 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
     slots.advance();
     ran = running;
     t += times.step;
-    first_of_step += times.step * step_elements;
   }
 
   if (finishes) {

@@ -154,12 +154,10 @@ constexpr int grid_shared_bytes(const GridTile& tile,
 // The tiles of the forward. Weights take half of a multiprocessor's registers: 16 words a thread
 // and granule for a unit of an LSTM.
 inline constexpr auto kGridForwardTiles = std::to_array<GridTile>({
-    {.state_size = 128, .units = 2, .warps = 4},
     {.state_size = 256, .units = 2, .warps = 8},
     {.state_size = 256, .units = 4, .warps = 8, .unit_groups = 4},
     {.state_size = 384, .units = 2, .warps = 6},
     {.state_size = 384, .units = 4, .warps = 8, .unit_groups = 4},
-    {.state_size = 384, .units = 4, .warps = 8, .unit_groups = 4, .row_tiles = 2},
     {.state_size = 384, .units = 6, .warps = 12, .unit_groups = 6},
     {.state_size = 512, .units = 2, .warps = 8},
     {.state_size = 512, .units = 4, .warps = 8, .unit_groups = 4},
@@ -176,7 +174,6 @@ inline constexpr auto kGridForwardFloat32Tiles = std::to_array<GridTile>({
     {.state_size = 384, .units = 2, .warps = 8},
     {.state_size = 384, .units = 3, .warps = 8},
     {.state_size = 512, .units = 2, .warps = 8},
-    {.state_size = 512, .units = 3, .warps = 8, .shared_granules = 1},
     {.state_size = 768, .units = 1, .warps = 8},
     {.state_size = 768, .units = 2, .warps = 8, .shared_granules = 2},
     {.state_size = 1024, .units = 1, .warps = 8},
@@ -185,7 +182,6 @@ inline constexpr auto kGridForwardFloat32Tiles = std::to_array<GridTile>({
 
 // The tiles of the backward, whose K is all gates.
 inline constexpr auto kGridBackwardTiles = std::to_array<GridTile>({
-    {.state_size = 128, .units = 2, .warps = 8},
     {.state_size = 256, .units = 2, .warps = 8},
     {.state_size = 256, .units = 4, .warps = 8},
     {.state_size = 384, .units = 2, .warps = 8},
