@@ -79,17 +79,16 @@ struct ElementSets {
 };
 
 /// kWords numbers for each element that a thread reads some ticks ahead, by asynchronous copies to
-/// words of its own. Of 16-bit numbers it copies the word that they are half of or, unless the
-/// memory is ours (kOwnMemory), only its first half: nothing behind a number is read. Which half it
-/// is depends on whether the time is odd, unless kSteady, and is the same for all words of a kind:
-/// kind_of(word), below kKinds.
+/// words of its own. Of 16-bit numbers it copies the word that they are half of, or only its first
+/// half: nothing behind a number is read. Which half it is depends on whether the time is odd, and
+/// is the same for all words of a kind: kind_of(word), below kKinds. kWholeWords: a step has an
+/// even number of them, in memory that starts with a word.
 template <typename Element,
           int kWords,
           int kKinds,
           int kElements,
           int kThreads,
-          bool kOwnMemory = false,
-          bool kSteady = false>
+          bool kWholeWords = false>
 class NumbersAhead {
  public:
   static constexpr int kTicks = 4;
@@ -114,7 +113,7 @@ class NumbersAhead {
       const uint32_t half = half_of(kind, e, t);
       copy_async<4>(to,
                     reinterpret_cast<const unsigned char*>(from) - half,
-                    exists ? kOwnMemory ? 4 : 2 + static_cast<int>(half) : 0);
+                    exists ? kWholeWords ? 4 : 2 + static_cast<int>(half) : 0);
     } else {
       copy_async<4>(to, from, exists ? 4 : 0);
     }
@@ -139,7 +138,7 @@ class NumbersAhead {
   static LLTM_DEVICE int offset(int word, int e) { return (word * kElements + e) * kThreads * 4; }
   /// In bytes.
   LLTM_DEVICE uint32_t half_of(int kind, int e, int t) const {
-    const uint32_t halves = !kSteady && (t & 1) != 0 ? halves_ ^ changes_ : halves_;
+    const uint32_t halves = !kWholeWords && (t & 1) != 0 ? halves_ ^ changes_ : halves_;
     return halves >> bit(kind, e) & 2;
   }
 

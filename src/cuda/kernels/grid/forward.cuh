@@ -18,6 +18,14 @@
 
 namespace lltm::cuda {
 
+/// The gate that only the output takes, where there is one.
+template <typename Cell>
+constexpr int kOutputGate = -1;
+template <>
+inline constexpr int kOutputGate<cell::Lltm> = 1;
+template <>
+inline constexpr int kOutputGate<cell::Lstm> = 3;
+
 /// Products in 16 bits or TF32 leave nothing of what a corrected reciprocal adds to a forget gate.
 template <typename Math>
 struct WithShortForgetGate : Math {
@@ -54,9 +62,8 @@ struct GridForward {
   using Weights = GridWeights<kOwnGranules, kWeightTiles, kTile.shared_granules>;
   using Sets = ElementSets<kWarps, kUnits, kTiles>;
   static constexpr int kElements = Sets::kElements;
-  // Even gates are in the same half of a word, and so are odd ones; with an even number of gates
-  // at all times.
-  using Inputs = NumbersAhead<Element, kGates, 2, kElements, Sets::kThreads, true, kGates % 2 == 0>;
+  // Even gates are in the same half of a word, and so are odd ones.
+  using Inputs = NumbersAhead<Element, kGates, 2, kElements, Sets::kThreads, kGates % 2 == 0>;
   // h, the cell state and, where h is scaled, the scale of h0.
   static constexpr int kKeptH = 0, kKeptCell = 1, kKeptScale = 2;
   using Kept = KeptNumbers<kScaled ? 3 : 2, kElements, Sets::kThreads>;
@@ -68,7 +75,8 @@ struct GridForward {
   static constexpr int kPolls =
       kStaged ? (kTiles * kGranules + kWarps - 1) / kWarps : kTiles * kOwnGranules;
 
-  // Sums of a tick: two neighbors are those of 8 rows of weights each.
+  // Sums of a tick. Four gates have those of an element next to each other.
+  static constexpr bool kVectors = kGates == 4;
   static constexpr int kSumsOfShare = kUnitGroups * kWeightTiles * 4 * 32;
   static constexpr int kSumBytes = kTiles * kShares * kSumsOfShare * 4;
   static constexpr int kStageBytes = kStaged ? kTiles * kGranules * kGranuleBytes : 0;
@@ -88,12 +96,13 @@ struct GridForward {
 
   /// Where the sum of rows 8 * block to 8 * block + 7 of a group of warps' weights is.
   static LLTM_DEVICE uint32_t sum_at(int tile, int share, int unit_group, int block, int parity) {
-    const uint32_t weight_tile = unit_group * kWeightTiles + block / 2;
-    const uint32_t in_share = kGates % 2 == 0 ? (weight_tile * 2 + parity) * 64 + block % 2
-                                              : (weight_tile * 4 + block % 2 * 2 + parity) * 32;
+    const uint32_t block_of_share = unit_group * kWeightTiles * 2 + block;
+    const uint32_t in_share = kVectors
+                                  ? (block_of_share / 4 * 2 + parity) * 128 + block_of_share % 4
+                                  : (block_of_share * 2 + parity) * 32;
     return 4 * ((tile * kShares + share) * kSumsOfShare + in_share);
   }
-  static constexpr uint32_t kLaneOfSum = kGates % 2 == 0 ? 8 : 4;
+  static constexpr uint32_t kLaneOfSum = kVectors ? 16 : 4;
 };
 
 /// The words of V that a thread publishes for an element: its column and that of lane ^ 4 share
@@ -162,11 +171,12 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
   const BlockTimes times(low, min(high, rows.longest()), p.reverse);
   rows.fetch_resets(times.first, times.count > 0);
 
+  const unsigned zero = in_register(static_cast<unsigned>(p.steps >> 62));
   const typename Kernel::Weights weights(
       p.workspace.weights +
           int64_t{block * Kernel::kWarps + warp} * kOwnGranules * Kernel::kWeightTiles * 64 + lane,
       shared_at + warp * Kernel::Weights::kSharedBytesOfWarp + 16 * lane,
-      static_cast<unsigned>(p.steps >> 62));
+      zero);
 
   typename Kernel::Inputs inputs(shared_at + Kernel::kInputsAt);
   const typename Kernel::Kept kept(shared_at + Kernel::kKeptAt);
@@ -190,9 +200,9 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
   const auto publish = [&](const PlaceOfWords& place, int e, float h, float scale) {
     place.publish(Published::word(sets.has[e] ? h : 0.0f, scale, lane));
   };
-  const auto place_of = [&](int e, unsigned char* to, unsigned char* two_before, int group) {
+  const auto place_of = [&](int e, unsigned char* now, unsigned char* two_before, int group) {
     const bool exists = publishes[e] && sets.row[e] + 8 * kTiles * group < rows_of_team;
-    return PlaceOfWords(to + word_at[e], two_before + word_at[e], exists);
+    return PlaceOfWords(now + word_at[e], two_before + word_at[e], exists);
   };
 
   // z_x, some ticks ahead.
@@ -411,21 +421,19 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
 #pragma unroll
       for (int tile = 0; tile < kTiles; ++tile) {
 #pragma unroll
-        for (int weight_tile = 0; weight_tile < Kernel::kWeightTiles; ++weight_tile) {
+        for (int parity = 0; parity < 2; ++parity) {
+          constexpr int kBlocks = 2 * Kernel::kWeightTiles, kAtOnce = Kernel::kVectors ? 4 : 1;
+          const auto sum = [&](int block) {
+            return __float_as_uint(
+                sums[tile][block / 2].sum(block % 2 * 2 + parity, 1 / kLowPlane));
+          };
 #pragma unroll
-          for (int parity = 0; parity < 2; ++parity) {
-            const auto& of = sums[tile][weight_tile];
-            const float first = of.sum(parity, 1 / kLowPlane),
-                        second = of.sum(2 + parity, 1 / kLowPlane);
-            const auto at = [&](int half) {
-              return sums_at +
-                     Kernel::sum_at(tile, share, unit_group, 2 * weight_tile + half, parity);
-            };
-            if constexpr (kGates % 2 == 0) {
-              store_shared_2(at(0), first, second);
+          for (int block = 0; block < kBlocks; block += kAtOnce) {
+            const uint32_t to = sums_at + Kernel::sum_at(tile, share, unit_group, block, parity);
+            if constexpr (Kernel::kVectors) {
+              store_shared_4(to, {sum(block), sum(block + 1), sum(block + 2), sum(block + 3)});
             } else {
-              store_shared(at(0), __float_as_uint(first));
-              store_shared(at(1), __float_as_uint(second));
+              store_shared(to, sum(block));
             }
           }
         }
@@ -450,15 +458,20 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
 #pragma unroll
             for (int i = 0; i < Kernel::kShares; ++i) {
 #pragma unroll
-              for (int gate = 0; gate < kGates; gate += kGates % 2 == 0 ? 2 : 1) {
+              for (int gate = 0; gate < kGates; gate += Kernel::kVectors ? 4 : 1) {
                 const uint32_t from =
                     sums_at + Kernel::sum_at(sets.tile(e),
                                              i,
                                              unit / Kernel::kOwnUnits,
                                              unit % Kernel::kOwnUnits * kGates + gate,
                                              sets.parity());
-                if constexpr (kGates % 2 == 0) {
-                  load_shared_2(of_share[i][gate], of_share[i][gate + 1], from);
+                if constexpr (Kernel::kVectors) {
+                  uint32_t words[kGates];
+                  load_shared_4(words, from);
+#pragma unroll
+                  for (int of = 0; of < kGates; ++of) {
+                    of_share[i][of] = __uint_as_float(words[of]);
+                  }
                 } else {
                   of_share[i][gate] = __uint_as_float(load_shared(from));
                 }
@@ -487,6 +500,11 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
 #pragma unroll
           for (float& of_gate : z[e]) {
             asm volatile("" : "+f"(of_gate));
+          }
+          if constexpr (kOutputGate<Cell> >= 0) {
+            // Otherwise the assembler would compute it last, behind the new cell state.
+            const float o = cell::output_gate_value<typename Kernel::Math>(z[e][kOutputGate<Cell>]);
+            old_cell[e] = __uint_as_float(__float_as_uint(old_cell[e]) ^ __float_as_uint(o) & zero);
           }
           state[e] = Cell::template forward<typename Kernel::Math>(z[e], old_cell[e]);
           old_h[e] = select(

@@ -30,7 +30,7 @@ struct GridTile {
 constexpr int kGridRows = 64;
 
 /// Slots of V, each for a step, and after how many steps threads have a fence (exchange.cuh).
-constexpr int kGridSlots = 16, kGridFence = 7;
+constexpr int kGridSlots = 32, kGridFence = 15;
 static_assert(kGridSlots > 2 * kGridFence);
 
 /// From this much shared memory on, a block of the forward has one buffer of sums instead of two.
