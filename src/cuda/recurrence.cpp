@@ -30,14 +30,22 @@ using at::Tensor;
 // 64 MiB, is for the recurrence across the grid (plan/grid.cpp).
 constexpr int64_t kInputProductBytes = 40 << 20;
 
+/// The rows of a state from first_row on.
 template <typename scalar_t>
-AnyCells<scalar_t> any_cells(const std::optional<Tensor>& cells) {
+Steps<scalar_t> state_of(const std::optional<Tensor>& state, int64_t first_row) {
+  Steps<scalar_t> rows = steps_of<scalar_t>(state);
+  rows.data += first_row * rows.strides[1];
+  return rows;
+}
+
+template <typename scalar_t>
+AnyCells<scalar_t> any_cells(const std::optional<Tensor>& cells, int64_t first_row = 0) {
   if constexpr (!std::is_same_v<scalar_t, float>) {
     if (is_given(cells) && cells->scalar_type() == at::kFloat) {
-      return {.rounded = {}, .exact = steps_of<float>(cells)};
+      return {.rounded = {}, .exact = state_of<float>(cells, first_row)};
     }
   }
-  return {.rounded = steps_of<scalar_t>(cells), .exact = {}};
+  return {.rounded = state_of<scalar_t>(cells, first_row), .exact = {}};
 }
 
 /// Where to write a cell state; undefined if it is not wanted.
@@ -113,22 +121,25 @@ bool has_no_room(cudaError_t error) {
   return false;
 }
 
-/// What the launches of a forward have in common, without the input or z_x.
+/// What the launches of `rows` rows of a forward have in common, without the input or z_x.
 template <typename scalar_t>
 RecurrenceForward<scalar_t> all_steps(const SequenceOutputs& outputs,
                                       const RecurrentArguments& arguments,
                                       const StepOrder& order,
+                                      int64_t first_row,
+                                      int64_t rows,
                                       int group_rows) {
   const bool keeps = outputs.gates.size(0) > 0;
+  const int64_t state_size = outputs.h_n.size(1);
   return {
       .steps = order.steps,
       .first_step = 0,
       .step_count = 0,
-      .rows = outputs.h_n.size(0),
+      .rows = rows,
       .group_rows = group_rows,
-      .state_size = outputs.h_n.size(1),
+      .state_size = state_size,
       .reverse = order.reverse,
-      .rows_of_sequence = rows_of_sequence(arguments),
+      .rows_of_sequence = rows_of_sequence(arguments.lengths, arguments.reset, first_row),
       .weights = recurrent_weights<scalar_t>(arguments.weight_hh),
       .z_x = nullptr,
       .follows_input_product = false,
@@ -138,12 +149,12 @@ RecurrenceForward<scalar_t> all_steps(const SequenceOutputs& outputs,
       .input_weights = {},
       .bias = nullptr,
       .bias_stride = 0,
-      .h0 = steps_of<scalar_t>(arguments.h0),
-      .c0 = any_cells<scalar_t>(arguments.c0),
+      .h0 = state_of<scalar_t>(arguments.h0, first_row),
+      .c0 = any_cells<scalar_t>(arguments.c0, first_row),
       .output = outputs.output.mutable_data_ptr<scalar_t>(),
       .cells = keeps ? outputs.cells.mutable_data_ptr<scalar_t>() : nullptr,
       .gates = keeps ? outputs.gates.mutable_data_ptr<scalar_t>() : nullptr,
-      .h_n = outputs.h_n.mutable_data_ptr<scalar_t>(),
+      .h_n = outputs.h_n.mutable_data_ptr<scalar_t>() + first_row * state_size,
       .c_n = {},
   };
 }
@@ -201,16 +212,24 @@ bool input_is_in_pairs(const Tensor& input) {
   return input.element_size() > 2 || starts_at_pairs(input);
 }
 
-int64_t steps_of_z_x(const SequenceOutputs& outputs,
-                     const Tensor& input,
-                     const SequenceSizes<int64_t>& sizes) {
+ChunkOfZx chunk_of_z_x(const SequenceOutputs& outputs,
+                       const Tensor& input,
+                       const SequenceSizes<int64_t>& sizes) {
   // Products count rows in 32 bits.
   const int64_t most = std::min(sizes.steps, std::numeric_limits<int32_t>::max() / sizes.batch);
   if (outputs.gates.size(0) > 0) {
-    return most;
+    return {sizes.batch, most};
   }
-  const int64_t columns = sizes.gates + copied_input_columns(input);
-  return std::min(most, kInputProductBytes / (sizes.batch * columns * input.element_size()));
+  const int64_t row_bytes =
+      (sizes.gates + copied_input_columns(input)) * static_cast<int64_t>(input.element_size());
+  if (const int64_t steps = kInputProductBytes / (sizes.batch * row_bytes); steps > 0) {
+    return {sizes.batch, std::min(most, steps)};
+  }
+  // A step of some rows, beside the cell state that they carry to the next one.
+  const int64_t carried_bytes = sizes.state_size * static_cast<int64_t>(sizeof(float));
+  const int64_t rows = kInputProductBytes / (row_bytes + carried_bytes);
+  return {in_equal_parts(sizes.batch, std::max<int64_t>(rows, 1)),
+          std::min({sizes.steps, rows, int64_t{1}})};
 }
 
 bool run_recurrence(const SequencePlan& plan,
@@ -221,52 +240,61 @@ bool run_recurrence(const SequencePlan& plan,
                     const Device& device,
                     bool reverse) {
   const RecurrenceCandidate& candidate = *plan.recurrence;
-  const Tensor& input = arguments.input;
   const StepOrder order{.steps = sizes.steps, .reverse = reverse};
   const int64_t steps = sizes.steps, batch = sizes.batch;
   const bool x_inside = candidate.tile.x_inside, keeps = outputs.gates.size(0) > 0;
-  const int64_t at_once = x_inside ? steps : steps_of_z_x(outputs, input, sizes);
-  const Tensor workspace = keeps || x_inside
-                               ? Tensor()
-                               : device.empty({at_once, batch, sizes.gates}, input.scalar_type());
-  // The state between chunks: h is rounded as in output, the cell state is not.
-  const Tensor carried_cell = at_once == steps || outputs.c_n.scalar_type() == at::kFloat
-                                  ? outputs.c_n
-                                  : device.empty({batch, sizes.state_size}, at::kFloat);
+  const ChunkOfZx chunk =
+      x_inside ? ChunkOfZx{batch, steps} : chunk_of_z_x(outputs, arguments.input, sizes);
+  const Tensor workspace = keeps || x_inside ? Tensor()
+                                             : device.empty({chunk.steps, chunk.rows, sizes.gates},
+                                                            arguments.input.scalar_type());
+  // The cell state between launches, not rounded as h is; undefined if that is c_n.
+  const Tensor carried_cell = chunk.steps == steps || outputs.c_n.scalar_type() == at::kFloat
+                                  ? Tensor()
+                                  : device.empty({chunk.rows, sizes.state_size}, at::kFloat);
   const DeviceFacts& facts = device.facts();
   const int group_rows =
-      plan.grid ? plan.grid->rows_of_team() : rows_of_group(candidate.tile, batch, facts);
-  const int64_t groups = ceil_div(batch, group_rows);
+      plan.grid ? plan.grid->rows_of_team() : rows_of_group(candidate.tile, chunk.rows, facts);
   const Tensor grid_workspace =
       plan.grid
           ? grid_workspace_of(*plan.grid, arguments.cell.type, arithmetic, false, batch, device)
           : Tensor();
   bool ran = true;
-  with_scalar(input.scalar_type(), [&]<typename scalar_t>() {
+  // Runs all steps of some rows.
+  const auto run_rows = [&]<typename scalar_t>(int64_t first_row, int64_t rows, scalar_t) {
+    const auto part_of = [&](const Tensor& tensor, int64_t dim) {
+      return rows == batch ? tensor : tensor.narrow(dim, first_row, rows);
+    };
+    const Tensor input = part_of(arguments.input, 1), h_n = part_of(outputs.h_n, 0),
+                 c_n = part_of(outputs.c_n, 0),
+                 cell = carried_cell.defined() ? carried_cell.narrow(0, 0, rows) : c_n;
     RecurrenceForward<scalar_t> problem =
-        all_steps<scalar_t>(outputs, arguments, order, group_rows);
+        all_steps<scalar_t>(outputs, arguments, order, first_row, rows, group_rows);
     if (x_inside) {
       multiply_input(problem, arguments);
     }
-    for (int64_t first = 0; first < steps; first += at_once) {
-      const int64_t count = std::min(at_once, steps - first);
+    for (int64_t first = 0; first < steps; first += chunk.steps) {
+      const int64_t count = std::min(chunk.steps, steps - first);
+      const int64_t first_time = order.first_time(first, count);
       if (!x_inside) {
-        const int64_t first_time = order.first_time(first, count);
-        const Tensor z_x =
-            keeps ? outputs.gates.narrow(0, first_time, count) : workspace.narrow(0, 0, count);
+        const Tensor z_x = keeps ? outputs.gates.narrow(0, first_time, count)
+                                 : workspace.narrow(0, 0, count).narrow(1, 0, rows);
         problem.follows_input_product = compute_input_product(
             z_x, input.narrow(0, first_time, count), arguments, arithmetic, device);
         problem.least_shared_bytes =
-            problem.follows_input_product ? bytes_to_spread(groups, facts) : 0;
+            problem.follows_input_product ? bytes_to_spread(ceil_div(rows, group_rows), facts) : 0;
         problem.z_x = z_x.const_data_ptr<scalar_t>();
       }
       if (first > 0) {
-        problem.h0 = steps_of<scalar_t>(outputs.h_n);
-        problem.c0 = any_cells<scalar_t>(carried_cell);
+        problem.h0 = steps_of<scalar_t>(h_n);
+        problem.c0 = any_cells<scalar_t>(cell);
       }
       problem.first_step = first;
       problem.step_count = count;
-      problem.c_n = cells_out<scalar_t>(first + count == steps ? outputs.c_n : carried_cell);
+      // The time of a step of some rows is counted in steps of all of them.
+      problem.output = outputs.output.mutable_data_ptr<scalar_t>() +
+                       (first_time * (batch - rows) + first_row) * sizes.state_size;
+      problem.c_n = cells_out<scalar_t>(first + count == steps ? c_n : cell);
       if (!plan.grid) {
         check_launch(launch(problem, arguments.cell.type, candidate, device.stream()));
         continue;
@@ -283,6 +311,11 @@ bool run_recurrence(const SequencePlan& plan,
         return;
       }
       check_launch(error);
+    }
+  };
+  with_scalar(arguments.input.scalar_type(), [&]<typename scalar_t>() {
+    for (int64_t first = 0; first < batch; first += chunk.rows) {
+      run_rows(first, std::min(chunk.rows, batch - first), scalar_t{});
     }
   });
   return ran;

@@ -13,11 +13,21 @@
 
 namespace lltm::cuda {
 
-/// How many steps of z_x are computed at once: all of them where gates are kept, which z_x is then
-/// written to, otherwise as many as the workspace has room for. Zero if not even one fits.
-int64_t steps_of_z_x(const SequenceOutputs& outputs,
-                     const at::Tensor& input,
-                     const SequenceSizes<int64_t>& sizes);
+/// What z_x is computed of at once, before a launch.
+struct ChunkOfZx {
+  int64_t rows, steps;
+
+  int64_t launches(const SequenceSizes<int64_t>& sizes) const {
+    return steps == 0 ? 0 : ceil_div(sizes.batch, rows) * ceil_div(sizes.steps, steps);
+  }
+};
+
+/// All steps where gates are kept, which z_x is then written to, otherwise as many as the workspace
+/// has room for. If it has none for a step, one of some of the rows; no step if it has none for a
+/// row.
+ChunkOfZx chunk_of_z_x(const SequenceOutputs& outputs,
+                       const at::Tensor& input,
+                       const SequenceSizes<int64_t>& sizes);
 
 /// Whether the kernels can read and write pairs of neighboring elements (RecurrenceShape). Those of
 /// the forward only depend on the sizes: its tensors are all allocated here.

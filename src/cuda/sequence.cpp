@@ -67,7 +67,6 @@ SequenceShape shape_of(const SequenceOutputs& outputs,
                        const RecurrentArguments& arguments,
                        const SequenceSizes<int64_t>& sizes) {
   const Tensor& input = arguments.input;
-  const int64_t at_once = steps_of_z_x(outputs, input, sizes);
   SequenceShape shape;
   shape.cell = arguments.cell.type;
   shape.arithmetic = arithmetic_of(input.scalar_type(), shape.cell);
@@ -75,7 +74,7 @@ SequenceShape shape_of(const SequenceOutputs& outputs,
   shape.batch = sizes.batch;
   shape.input_features = sizes.input_features;
   shape.state_size = sizes.state_size;
-  shape.launches = at_once == 0 ? 0 : ceil_div(sizes.steps, at_once);
+  shape.launches = chunk_of_z_x(outputs, input, sizes).launches(sizes);
   shape.in_pairs = is_in_pairs(sizes);
   shape.input_in_pairs = input_is_in_pairs(input);
   shape.layout = layout_of(outputs, arguments, sizes);

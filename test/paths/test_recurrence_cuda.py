@@ -555,6 +555,20 @@ def test_chunks_of_steps(recurrent, many_rows, reverse):
         torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
 
 
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("recurrent_cell", [Sequence, Lstm])
+def test_parts_of_rows(recurrent_cell, dtype, reverse, monkeypatch):
+    """Without keep, the workspace has no room for z_x of a step of all rows."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+    sizes = (3, 150_000, 3, 64)
+    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, reverse=reverse, cell=recurrent_cell)
+    kept = call(arguments, keep=True)
+    for found, expected in zip(call(arguments)[:3], kept[:3], strict=True):
+        torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
+    assert workspace_bytes(arguments) <= 64 << 20
+
+
 def test_the_workspace_of_inference(recurrent, many_rows):
     arguments = recurrent((*many_rows(256, 4096), 16, 64))
     assert workspace_bytes(arguments) <= 64 << 20

@@ -205,6 +205,24 @@ TEST(RecurrencePlan, ChunksCostLaunches) {
   EXPECT_GT(estimate(candidate, shape, kH200).us, at_once);
 }
 
+// Where the workspace has no room for z_x of a step, as of inference with many rows.
+TEST(RecurrencePlan, RunsSomeOfTheRowsAtATime) {
+  RecurrenceShape shape =
+      shape_of(16, 100'000, 64, /*backward=*/false, Arithmetic::kBFloat16, CellType::kLstm);
+  EXPECT_EQ(shape.parts(), 1);
+  const RecurrenceCandidate& all = *choose_recurrence(shape, kH200, {}, kNever);
+  const double us = estimate(all, shape, kH200).us;
+  shape.launches = 2 * shape.steps;
+  EXPECT_EQ(shape.parts(), 2);
+  const RecurrenceCandidate& in_parts = *choose_recurrence(shape, kH200, {}, kNever);
+  EXPECT_GT(estimate(in_parts, shape, kH200).us, us);
+  EXPECT_LT(estimate(in_parts, shape, kH200).us, 1.5 * us);
+  EXPECT_EQ(why_no_block(shape, kH200), "");
+  shape.batch = 1000;
+  EXPECT_EQ(why_no_recurrence(shape, kH200, Group::kGrid),
+            "has no workspace for a step of 1000 rows");
+}
+
 TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
   RecurrenceShape many{.cell = CellType::kLltm,
                        .arithmetic = Arithmetic::kBFloat16,

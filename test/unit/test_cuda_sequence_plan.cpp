@@ -235,6 +235,18 @@ TEST(SequencePlan, HoistsTheInputOfAnLstmAndOfWeightsThatL2HasNoRoomFor) {
   EXPECT_TRUE(hoists(CellType::kLltm, 2048));
 }
 
+TEST(SequencePlan, RunsEqualPartsOfTheRows) {
+  const auto steps_of = [](int64_t rows) {
+    const auto shape = forward_of(CellType::kLstm, Arithmetic::kBFloat16, rows, 2048);
+    return choose_sequence(shape, kH200, {.group = Group::kSteps}).steps;
+  };
+  const StepsPlan one = steps_of(520), two = steps_of(1040);
+  EXPECT_EQ(one.parts(), 1);
+  EXPECT_EQ(two.parts(), 2) << "16 MiB of z_x";
+  EXPECT_EQ(two.rows_at_a_time, 520);
+  EXPECT_DOUBLE_EQ(two.us, 2 * one.us);
+}
+
 TEST(SequencePlan, OfABackwardHasNoStepsOfAForward) {
   SequenceShape shape = forward_of(CellType::kLstm, Arithmetic::kBFloat16, 64, 1024);
   shape.backward = true;

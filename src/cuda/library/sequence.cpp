@@ -10,6 +10,7 @@
 #include "../../cell/with_cell.h"
 #include "../../dispatch/optional_tensor.h"
 #include "../kernels/sequence/kernels.h"
+#include "../plan/sequence.h"
 #include "../runtime/launch_check.h"
 #include "../sequence.h"
 #include "products.h"
@@ -55,7 +56,8 @@ class LibraryForward {
   void run() const {
     const int64_t row_bytes =
         2 * (sizes_.gates + sizes_.state_size) * static_cast<int64_t>(sizeof(acc_t));
-    const int64_t at_a_time = std::clamp<int64_t>(kLibraryStepBytes / row_bytes, 1, sizes_.batch);
+    const int64_t at_a_time =
+        in_equal_parts(sizes_.batch, std::max<int64_t>(kLibraryStepBytes / row_bytes, 1));
     for (int64_t first = 0; first < sizes_.batch; first += at_a_time) {
       run_rows(first, std::min(at_a_time, sizes_.batch - first));
     }

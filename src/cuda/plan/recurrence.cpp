@@ -66,7 +66,7 @@ bool supports_sequence(const RecurrenceCandidate& of,
     return false;
   }
   if (of.group == Group::kGrid) {
-    return shape.launches > 0 && plan_grid(shape, device).has_value();
+    return shape.launches > 0 && shape.parts() == 1 && plan_grid(shape, device).has_value();
   }
   if (of.group == Group::kCluster) {
     return shape.launches > 0 && device.shared_bytes_a_block >= kClusterBytes &&
@@ -95,8 +95,9 @@ Estimate time_of_sequence(const RecurrenceCandidate& of,
                           int) {
   const bool in_clusters = of.group == Group::kCluster, x_inside = of.tile.x_inside;
   const RecurrenceShape::Step& step = shape.backward ? of.times.backward : of.times.forward;
-  const int group_rows = rows_of_group(of.tile, shape.batch, device);
-  const int64_t groups = ceil_div(shape.batch, group_rows);
+  const int64_t parts = x_inside ? 1 : shape.parts(), rows = ceil_div(shape.batch, parts);
+  const int group_rows = rows_of_group(of.tile, rows, device);
+  const int64_t groups = ceil_div(rows, group_rows);
   const int64_t a_multiprocessor = ceil_div(
       groups, in_clusters ? resident_clusters(of.tile.cluster, device) : device.multiprocessors);
   const int64_t resident =
@@ -114,11 +115,12 @@ Estimate time_of_sequence(const RecurrenceCandidate& of,
     prologue -= product.is_own() ? kHidden : 0;
     input = launches * product.us;
   }
-  return {input + tiled_time(device,
-                             static_cast<double>(ceil_div(a_multiprocessor, resident)),
-                             static_cast<double>(shape.steps),
-                             time_of_step,
-                             launches * prologue)};
+  return {input + static_cast<double>(parts) *
+                      tiled_time(device,
+                                 static_cast<double>(ceil_div(a_multiprocessor, resident)),
+                                 static_cast<double>(shape.steps),
+                                 time_of_step,
+                                 launches / static_cast<double>(parts) * prologue)};
 }
 
 /// Of the kernels across the grid, whose tile is chosen for the problem.
@@ -326,7 +328,8 @@ std::string why_no_recurrence(const RecurrenceShape& shape,
     return "has no tile for " + text(shape.batch) + " rows of a state_size of " +
            text(shape.state_size) + " on this GPU, on which all its blocks have to be resident";
   }
-  if (shape.launches == 0 && shape.steps > 0 && !multiplies) {
+  const bool has_workspace = shape.launches > 0 && (group != Group::kGrid || shape.parts() == 1);
+  if (!has_workspace && shape.steps > 0 && !multiplies) {
     return "has no workspace for a step of " + text(shape.batch) + " rows";
   }
   if (shape.steps >= kMostSteps || shape.batch >= kMostSteps) {

@@ -8,6 +8,7 @@
 #include "choice.h"
 #include "facts.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -32,7 +33,7 @@ struct RecurrenceShape {
   std::optional<Arithmetic> arithmetic{};  // none for float64
   int64_t steps = 0, batch = 0, input_features = 0, state_size = 0;
   bool backward = false;
-  // Of the recurrence: one per chunk of z_x; 0 if the workspace has no room for z_x of a step.
+  // Of the recurrence: one per chunk of z_x; 0 if the workspace has no room for z_x of a row.
   int64_t launches = 1;
   // In 16 bits, whether pairs of neighboring elements are aligned (kernels/recurrence/pairs.h), and
   // those of the input's rows.
@@ -40,6 +41,8 @@ struct RecurrenceShape {
 
   bool operator==(const RecurrenceShape&) const = default;
   int64_t gates() const { return gates_of(cell) * state_size; }
+  /// How often all steps are run, for some of the rows each: a chunk of z_x is then of one step.
+  int64_t parts() const { return std::max<int64_t>(launches / std::max<int64_t>(steps, 1), 1); }
 };
 
 /// One kernel for all steps, forward and backward. The estimate is of all steps, the product with

@@ -14,6 +14,11 @@
 
 namespace lltm::cuda {
 
+/// The size of the fewest equal parts of at most `most`.
+constexpr int64_t in_equal_parts(int64_t count, int64_t most) {
+  return ceil_div(count, ceil_div(count, most));
+}
+
 /// What carries h or the cell state from step to step.
 struct CarriedBy {
   bool initial = false;  // the first step reads h0 or c0 in place
@@ -60,7 +65,10 @@ struct StepsPlan {
   StepsLayout layout{};
   int64_t rows_at_a_time = 0;
   ForwardPlan kernel{};   // without a candidate where there are no kernels
-  double us = kSlowStep;  // of a step, with its part of z_x
+  double us = kSlowStep;  // of a step of all rows, with its part of z_x
+
+  /// How often the steps are run, for some of the rows each.
+  int64_t parts() const { return ceil_div(layout.batch, rows_at_a_time); }
 
   /// Whether the library computes the products (library/sequence.h): in float64, on GPUs older than
   /// sm_80, without steps, and for sizes at which it is faster.
