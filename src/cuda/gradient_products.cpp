@@ -20,6 +20,7 @@
 #include <ATen/ops/mv.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/sum.h>
+#include <c10/util/FunctionRef.h>
 
 #include <cstdint>
 #include <limits>
@@ -58,6 +59,15 @@ Tensor old_states(const RecurrentBackwardArguments& arguments, const Device& dev
   return old_h;
 }
 
+/// Whether every step but the first, which starts from zeros, starts from the output of another, as
+/// it lies there: then nothing copies it.
+bool starts_from_output(const RecurrentBackwardArguments& arguments) {
+  const RecurrentArguments& sequence = arguments.sequence;
+  const Tensor& output = arguments.output;
+  return output.size(0) > 1 && !is_given(sequence.h0) && !is_given(sequence.lengths) &&
+         !is_given(sequence.reset) && output.is_contiguous() && is_describable(output);
+}
+
 /// Computes the products over all steps in float32 by the kernel of the cell's products, if that is
 /// faster than the library. Returns whether it did. Only d_weights read input and old_h, so their
 /// layout affects neither which kernel computes d_input nor its bits.
@@ -66,7 +76,7 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
                           const Tensor& d_h0,
                           const Tensor& d_gates,
                           const Tensor& input,
-                          const Tensor& old_h,
+                          c10::function_ref<Tensor()> old_h,
                           const RecurrentArguments& sequence,
                           const Device& device,
                           const DeviceFacts& facts) {
@@ -90,6 +100,7 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
   // Without d_weights, any matrices take the places of these.
   const bool wants_weights = d_weights.any_wanted();
   const Rows inputs(wants_weights ? input : weight_ih);
+  const Tensor started_from = wants_weights ? old_h() : weight_ih;
   BackwardProblem problem{
       .batch = shape.batch,
       .input_features = shape.input_features,
@@ -100,7 +111,7 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
       .input = inputs.matrix(),
       .weights = rows_of(d_h0.defined() ? weight_hh : weight_ih),
       .weights_input = rows_of(weight_ih),
-      .old_h = rows_of(wants_weights ? old_h : weight_ih),
+      .old_h = rows_of(started_from),
       .d_old_h = mutable_data_or_null<float>(d_h0),
       .d_input = mutable_data_or_null<float>(gradients.input),
       .d_weights = d_weights.as<void>(),
@@ -165,13 +176,12 @@ void compute_gradient_products(const Tensor& d_gates,
     return;
   }
   const RecurrentArguments& sequence = arguments.sequence;
-  Tensor old_h;
-  if (wants_weights) {
-    AT_DISPATCH_FLOATING_TYPES_AND2(
+  const auto old_h = [&] {
+    return AT_DISPATCH_FLOATING_TYPES_AND2(
         at::kHalf, at::kBFloat16, d_gates.scalar_type(), "lltm::sequence_backward", [&] {
-          old_h = old_states<scalar_t>(arguments, device, reverse);
+          return old_states<scalar_t>(arguments, device, reverse);
         });
-  }
+  };
   // Beyond a row's length d_gates are zeros, which a product must not multiply by a NaN or an
   // infinity.
   const bool has_lengths = is_given(sequence.lengths);
@@ -191,16 +201,29 @@ void compute_gradient_products(const Tensor& d_gates,
     }
     const CellDescriptor& cell = sequence.cell;
     const int64_t state_size = sequence.weight_hh.size(1);
-    const auto weights_product =
-        [&](const Tensor& d_weights, c10::ArrayRef<int> of, const Tensor& operands) {
-          for (const ColumnRun& run : runs_of(of, state_size)) {
-            if (d_weights.defined()) {
-              product_over_rows_out(run.side(d_weights), run.saved(d_gates), operands, product);
-            }
-          }
-        };
-    weights_product(gradients.weight_hh, cell.of_gate, old_h);
-    weights_product(gradients.weight_ih, cell.of_input, input);
+    const auto weights_product = [&](const Tensor& d_weights,
+                                     c10::ArrayRef<int> of,
+                                     const Tensor& d,
+                                     const Tensor& operands) {
+      for (const ColumnRun& run : runs_of(of, state_size)) {
+        product_over_rows_out(run.side(d_weights), run.saved(d), operands, product);
+      }
+    };
+    if (gradients.weight_hh.defined() && starts_from_output(arguments)) {
+      const int64_t batch = arguments.output.size(1);
+      const auto steps = [&](const Tensor& of, bool first) {
+        return of.narrow(0, first ? 0 : batch, rows - batch);
+      };
+      weights_product(gradients.weight_hh,
+                      cell.of_gate,
+                      steps(d_gates, /*first=*/reverse),
+                      steps(arguments.output.flatten(0, 1), /*first=*/!reverse));
+    } else if (gradients.weight_hh.defined()) {
+      weights_product(gradients.weight_hh, cell.of_gate, d_gates, old_h());
+    }
+    if (gradients.weight_ih.defined()) {
+      weights_product(gradients.weight_ih, cell.of_input, d_gates, input);
+    }
     if (wants_input) {
       const Tensor d_input = gradients.input.view({rows, input_features});
       const auto runs = runs_of(cell.of_input, state_size);

@@ -56,6 +56,27 @@ def test_steps_by_every_kernel(path, dtype, cell, sizes, rows_of_their_own, reve
     assert_identical(call(arguments)[:3], results[:3])
 
 
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("state_size", [64, 63])
+@each_cell
+def test_gradients_from_zeros(dtype, cell, state_size, reverse):
+    """Large products, which read h where the output has it, if its rows are aligned and no state was given."""
+    arguments = make((24, 300, 70, state_size), dtype, "cuda", state=False, reverse=reverse, cell=cell)
+    gradients = make_gradients(arguments)
+    assert_gradients_close(call_backward(gradients, arguments), gradients, arguments)
+
+
+def test_h_is_not_copied():
+    arguments = make((24, 300, 72, 64), torch.bfloat16, "cuda", state=False, cell=Lstm)
+    zeros = torch.zeros(300, 64, dtype=torch.bfloat16, device="cuda")
+    gradients = make_gradients(arguments)
+    for of, copies in ((arguments, False), (arguments._replace(h0=zeros), True)):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            call_backward(gradients, of)
+            torch.cuda.synchronize()
+        assert any("old_states" in event.name for event in profile.events()) == copies
+
+
 def lstm_steps(monkeypatch) -> list[str]:
     """The kernels for a step of the LSTM, from the error that lists them."""
     monkeypatch.setenv("LLTM_CUDA_PATH", "?")
