@@ -1,4 +1,4 @@
-"""Times training steps of open-source projects with nn.LSTM and with lltm.LSTM, and compares their outputs.
+"""Times training steps of open-source projects with torch.nn's layers and with lltm's, and compares their outputs.
 
     pip install --no-deps $(python benchmark/projects/run.py --requirements)    # beside lltm, and what they import
     python benchmark/projects/run.py --output build/projects.json
@@ -42,6 +42,8 @@ class Program(NamedTuple):
     inputs: Callable[[], tuple]
     call: Callable[[nn.Module, tuple], Tensor] = lambda model, inputs: model(*inputs)
     packed: bool = False
+    cell: str = "LSTM"
+    """Of the layers that it is made with."""
 
 
 def openunmix() -> nn.Module:
@@ -62,34 +64,67 @@ def encodec() -> nn.Module:
     return SEANetEncoder(n_filters=8)
 
 
-def espnet_encoder() -> nn.Module:
+def espnet_encoder(cell: str) -> nn.Module:
     from espnet.nets.pytorch_backend.rnn.encoders import RNN
 
-    return RNN(80, 3, 256, 256, 0.0, typ="blstm")
+    return RNN(80, 3, 256, 256, 0.0, typ=f"b{cell.lower()}")
 
 
-def espnet2_encoder() -> nn.Module:
+def espnet2_encoder(cell: str) -> nn.Module:
     from espnet2.asr.encoder.rnn_encoder import RNNEncoder
 
-    return RNNEncoder(80, num_layers=3, hidden_size=256, output_size=256, dropout=0.0)
+    return RNNEncoder(80, rnn_type=cell.lower(), num_layers=3, hidden_size=256, output_size=256, dropout=0.0)
 
 
-def espnet2_language_model() -> nn.Module:
+def espnet2_language_model(cell: str) -> nn.Module:
     from espnet2.lm.seq_rnn_lm import SequentialRNNLM
 
-    return SequentialRNNLM(500, unit=256, nlayers=2)
+    return SequentialRNNLM(500, unit=256, nlayers=2, rnn_type=cell.lower())
 
 
-def speechbrain(bidirectional: bool) -> nn.Module:
-    from speechbrain.nnet.RNN import LSTM
+def piano_transcription() -> nn.Module:
+    from piano_transcription_inference.models import AcousticModelCRnn8Dropout
 
-    return LSTM(hidden_size=256, input_shape=(ROWS, STEPS, 80), num_layers=2, bidirectional=bidirectional)
+    return AcousticModelCRnn8Dropout(classes_num=88, midfeat=1792, momentum=0.01)
+
+
+def speechbrain(cell: str, bidirectional: bool) -> nn.Module:
+    from speechbrain.nnet import RNN
+
+    shape = {"input_shape": (ROWS, STEPS, 80), "hidden_size": 256, "num_layers": 2}
+    return getattr(RNN, cell)(**shape, bidirectional=bidirectional)
 
 
 def pykt() -> nn.Module:
     from pykt.models.dkt import DKT
 
     return DKT(num_c=100, emb_size=200)
+
+
+def pykt_kqn() -> nn.Module:
+    from pykt.models.kqn import KQN
+
+    return KQN(100, 64, 128, 64, dropout=0.0, rnn_type="gru")
+
+
+def attentive_fp() -> nn.Module:
+    from torch_geometric.nn import AttentiveFP
+
+    return AttentiveFP(39, 128, 1, edge_dim=10, num_layers=3, num_timesteps=3)
+
+
+def molecules() -> tuple:
+    """A batch of 64 graphs of 24 atoms, each with six bonds to others of its graph."""
+    atoms = torch.arange(64 * 24)
+    ends = atoms // 24 * 24 + torch.randint(24, (6, 64 * 24))
+    bonds = torch.stack([ends.flatten(), atoms.repeat(6)])
+    return torch.randn(len(atoms), 39), bonds, torch.randn(bonds.size(1), 10), atoms // 24
+
+
+def wave_rnn() -> nn.Module:
+    from torchaudio.models import WaveRNN
+
+    return WaveRNN([5, 5, 8], 256, 200, n_res_block=2, n_rnn=256, n_fc=256, n_freq=80)
 
 
 def tacotron2() -> nn.Module:
@@ -107,37 +142,59 @@ def frames() -> tuple:
     return torch.randn(ROWS, STEPS, 80), lengths()
 
 
+def first(model: nn.Module, inputs: tuple) -> Tensor:
+    return model(*inputs)[0]
+
+
+def with_a_choice(cell: str) -> tuple[Program, ...]:
+    """The models that are made with either cell."""
+    rows = lambda: (torch.randn(ROWS, STEPS, 80),)  # noqa: E731
+    return (
+        Program("espnet", "202511", "encoders.RNN", lambda: espnet_encoder(cell), frames, first, True, cell),
+        Program("espnet", "202511", "RNNEncoder", lambda: espnet2_encoder(cell), frames, first, True, cell),
+        Program(
+            "espnet", "202511", "SequentialRNNLM", lambda: espnet2_language_model(cell),
+            lambda: (torch.randint(1, 500, (ROWS, 50)), None),
+            first, cell=cell,
+        ),
+        Program("speechbrain", "1.1.2", cell, lambda: speechbrain(cell, False), rows, first, cell=cell),
+        Program(
+            "speechbrain", "1.1.2", f"{cell}(lengths)", lambda: speechbrain(cell, True), rows,
+            lambda model, inputs: model(*inputs, lengths=lengths() / STEPS)[0], True, cell,
+        ),
+    )  # fmt: skip
+
+
 PROGRAMS = (
+    *with_a_choice("LSTM"),
+    *with_a_choice("GRU"),
     Program("demucs", "4.1.0", "Demucs", demucs, lambda: (torch.randn(2, 2, 44100),)),
     Program("encodec", "0.1.1", "SEANetEncoder", encodec, lambda: (torch.randn(4, 1, 24000),)),
-    Program(
-        "espnet", "202511", "encoders.RNN", espnet_encoder, frames, lambda model, inputs: model(*inputs)[0], packed=True
-    ),
-    Program(
-        "espnet", "202511", "RNNEncoder", espnet2_encoder, frames, lambda model, inputs: model(*inputs)[0], packed=True
-    ),
-    Program(
-        "espnet", "202511", "SequentialRNNLM", espnet2_language_model,
-        lambda: (torch.randint(1, 500, (ROWS, 50)), None),
-        lambda model, inputs: model(*inputs)[0],
-    ),
     Program("openunmix", "1.3.0", "OpenUnmix", openunmix, lambda: (torch.rand(4, 2, 513, 100),)),
+    Program(
+        "piano-transcription-inference", "0.0.6", "AcousticModelCRnn8Dropout", piano_transcription,
+        lambda: (torch.randn(2, 1, 101, 229),),
+        cell="GRU",
+    ),
     Program(
         "pykt-toolkit", "0.0.38", "DKT", pykt,
         lambda: (torch.randint(0, 100, (64, 200)), torch.randint(0, 2, (64, 200))),
     ),
     Program(
-        "speechbrain", "1.1.2", "LSTM", lambda: speechbrain(False), lambda: (torch.randn(ROWS, STEPS, 80),),
-        lambda model, inputs: model(*inputs)[0],
+        "pykt-toolkit", "0.0.38", "KQN", pykt_kqn,
+        lambda: (*torch.randint(0, 2, (2, 64, 200)), torch.randint(0, 100, (64, 200))),
+        cell="GRU",
     ),
-    Program(
-        "speechbrain", "1.1.2", "LSTM(lengths)", lambda: speechbrain(True), lambda: (torch.randn(ROWS, STEPS, 80),),
-        lambda model, inputs: model(*inputs, lengths=lengths() / STEPS)[0], packed=True,
-    ),
+    Program("torch-geometric", "2.8.1", "AttentiveFP", attentive_fp, molecules, cell="GRU"),
     Program(
         "torchaudio", "2.11.1", "Tacotron2", tacotron2,
         lambda: (torch.randint(0, 148, (4, 50)), torch.full((4,), 50), torch.randn(4, 80, 60), torch.full((4,), 60)),
-        lambda model, inputs: model(*inputs)[0],
+        first,
+    ),
+    Program(
+        "torchaudio", "2.11.1", "WaveRNN", wave_rnn,
+        lambda: (torch.randn(2, 1, 3 * 200), torch.randn(2, 1, 80, 7)),
+        cell="GRU",
     ),
 )  # fmt: skip
 
@@ -165,8 +222,9 @@ def measure(program: Program, device: str, rounds: int) -> dict:
     for _ in range(2):
         torch.manual_seed(0)
         models.append(program.make().to(device))
-    lltm.convert_lstm(models[1])
-    if not any(isinstance(module, (lltm.LSTM, lltm.LSTMCell)) for module in models[1].modules()):
+    lltm.convert(models[1])
+    layers = (lltm.LSTM, lltm.LSTMCell) if program.cell == "LSTM" else (lltm.GRU, lltm.GRUCell)
+    if not any(isinstance(module, layers) for module in models[1].modules()):
         raise RuntimeError("nothing was converted")
 
     def evaluate(model: nn.Module) -> Tensor:
@@ -194,7 +252,7 @@ def measure(program: Program, device: str, rounds: int) -> dict:
             }
             for work, value in found.items() if number else ():
                 times[work][index].append(1e3 * value)
-    facts = {name: getattr(program, name) for name in ("package", "version", "what", "packed")}
+    facts = {name: getattr(program, name) for name in ("package", "version", "what", "packed", "cell")}
     return facts | {work: [median(of) for of in both] for work, both in times.items()} | {"difference": difference}
 
 
@@ -211,7 +269,7 @@ def main() -> None:
     torch.set_num_threads(1)
     rows, missing = [], []
     for program in PROGRAMS:
-        name = f"{program.package} {program.version}, {program.what}"
+        name = f"{program.package} {program.version}, {program.what}, {program.cell}"
         try:
             if (found := metadata.version(program.package)) != program.version:
                 raise ImportError(f"{found} is installed")

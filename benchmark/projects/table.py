@@ -21,14 +21,23 @@ def headline(results: dict) -> str:
 
 
 def table(results: dict) -> str:
-    rows = sorted(results["rows"], key=lambda row: (row["package"], row["what"]))
+    rows = sorted(results["rows"], key=lambda row: (row["package"], row["what"], row["cell"]))
     name = results["machine"].get("GPU", results["machine"]["CPU"])
     clock = "processor time, one thread" if results["device"] == "cpu" else "wall time"
-    columns = ["project", "what ran", "training step, ms", "times as fast", "evaluation, times as fast", "difference"]
+    columns = [
+        "project",
+        "what ran",
+        "layers",
+        "training step, ms",
+        "times as fast",
+        "evaluation, times as fast",
+        "difference",
+    ]
     lines = [
         [
             f"{row['package']} {row['version']}",
             f"`{row['what']}`" + (", packed" if row["packed"] else ""),
+            row["cell"],
             " → ".join(map(number, row["train"])),
             *(f"{row[work][0] / row[work][1]:.1f}" for work in ("train", "eval")),
             f"{row['difference']:.0e}",
