@@ -233,7 +233,7 @@ class CudaCandidate : public CudaPath {
                                           /*ranks=*/0};
     cuda::ContiguousEstimate estimate;
     EXPECT_TRUE(lltm_cuda_estimates(
-        name.c_str(), false, &device, /*times=*/nullptr, &problem, 1, &estimate));
+        name.c_str(), false, false, &device, /*times=*/nullptr, &problem, 1, &estimate));
     return !std::isnan(estimate.us);
   }
 
