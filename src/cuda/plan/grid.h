@@ -16,7 +16,7 @@ struct GridPlan {
   GridTeams teams;
   double us;  // of a step
 
-  int rows_of_team() const { return teams.groups * tile.rows(); }
+  int rows_of_team() const { return teams.groups * kGridGroupRows; }
 };
 
 /// The tile with the least time, or nothing if no tile's teams are resident at once.

@@ -29,7 +29,7 @@ struct GridBackward {
   static constexpr bool kThreeProducts = kArithmetic == Arithmetic::kFloat32;
   static constexpr int kGates = Cell::kGates, kUnits = kTile.units, kWarps = kTile.warps;
   static constexpr int kThreads = kTile.threads();
-  static_assert(kTile.unit_groups == 1 && kTile.row_tiles == 1 && kTile.shared_granules == 0);
+  static_assert(kTile.unit_groups == 1 && kTile.shared_granules == 0);
   static constexpr GridSizes kSizes{kTile, kGates, kArithmetic, true};
   static constexpr int kOwnGranules = kSizes.granules_of_warp(kTile);
   static constexpr int kWeightTiles = kSizes.row_tiles_of_weights;
@@ -37,7 +37,7 @@ struct GridBackward {
   static constexpr int kGroupBytes = kOwnGranules * kWarps * kGranuleBytes;
 
   using Weights = GridWeights<kOwnGranules, kWeightTiles, 0>;
-  using Sets = ElementSets<kWarps, kUnits, 1>;
+  using Sets = ElementSets<kWarps, kUnits>;
   static constexpr int kElements = Sets::kElements;
   // The gates, the cell state, the gradients of output and cells and, if it is read, the cell state
   // of the step before.
@@ -58,7 +58,7 @@ struct GridBackward {
   static constexpr int kInputsAt = 2 * kSumBytes;
   static constexpr int kKeptAt = kInputsAt + Inputs::kBytes;
   static constexpr int shared_bytes(int groups) { return kKeptAt + groups * Kept::kGroupBytes; }
-  static constexpr int kMostBytes = shared_bytes(kGridRows / 8);
+  static constexpr int kMostBytes = shared_bytes(kGridRows / kGridGroupRows);
   static_assert(kInputsAt >= kGates * Sets::kSets * 8 * 4);  // sums of d_bias
 
   static LLTM_DEVICE uint32_t sum_at(int share, int unit, int parity, int lane) {

@@ -1,6 +1,6 @@
 // What the threads of a block that finish elements have in common, forward and backward.
 //
-// A warp finishes elements of 8 columns, one unit, and of four rows of a tile: the even or the odd
+// A warp finishes elements of 8 columns, one unit, and of four rows of a group: the even or the odd
 // ones, as the sums of m16n8 lie. A thread has one column of one row of it, and of as many such
 // sets as it takes. It reads and writes its numbers one by one, so rows may start anywhere.
 #pragma once
@@ -48,18 +48,18 @@ LLTM_DEVICE void store_number(Element* to, float value, bool exists) {
   }
 }
 
-/// The sets of elements of a block of kWarps warps that has kUnits units and kTiles tiles of rows,
-/// of which a thread has some.
-template <int kWarps, int kUnits, int kTiles>
+/// The sets of elements of a block of kWarps warps that has kUnits units, of which a thread has
+/// some.
+template <int kWarps, int kUnits>
 struct ElementSets {
-  static constexpr int kSets = 2 * kUnits * kTiles;
+  static constexpr int kSets = 2 * kUnits;
   static constexpr int kElementWarps = std::min(kWarps, kSets);  // that have any
   static constexpr int kElements = (kSets + kWarps - 1) / kWarps;
   static constexpr int kThreads = 32 * kElementWarps;
   static_assert(kElementWarps % 2 == 0);
 
   int warp, lane;
-  int row[kElements], column[kElements];  // of a tile's rows, and of the state
+  int row[kElements], column[kElements];  // of a group's rows, and of the state
   bool has[kElements];                    // whether the set and the column exist
 
   LLTM_DEVICE ElementSets(int first_column, int state_size) {
@@ -67,7 +67,7 @@ struct ElementSets {
     lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
-      row[e] = 8 * tile(e) + 2 * (lane % 4) + parity();
+      row[e] = 2 * (lane % 4) + parity();
       column[e] = first_column + 8 * unit(e) + lane / 4;
       has[e] = set(e) < kSets && column[e] < state_size;
     }
@@ -75,7 +75,6 @@ struct ElementSets {
   LLTM_DEVICE int set(int e) const { return warp + kElementWarps * e; }
   LLTM_DEVICE int parity() const { return warp % 2; }
   LLTM_DEVICE int unit(int e) const { return set(e) / 2 % kUnits; }
-  LLTM_DEVICE int tile(int e) const { return set(e) / 2 / kUnits; }
 };
 
 /// kWords numbers for each element that a thread reads some ticks ahead, by asynchronous copies to

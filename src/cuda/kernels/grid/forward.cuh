@@ -47,7 +47,7 @@ struct GridForward {
   static constexpr bool kPlanes = kArithmetic == Arithmetic::kFloat32;
   static constexpr bool kScaled = is_float(kArithmetic);
   static constexpr int kGates = Cell::kGates, kUnits = kTile.units, kWarps = kTile.warps;
-  static constexpr int kThreads = kTile.threads(), kTiles = kTile.row_tiles;
+  static constexpr int kThreads = kTile.threads();
   static constexpr int kUnitGroups = kTile.unit_groups, kShares = kTile.shares();
   static_assert(kUnits % kUnitGroups == 0 && kWarps % kUnitGroups == 0 && kShares > 1);
   static constexpr int kOwnUnits = kUnits / kUnitGroups;  // of a warp
@@ -57,10 +57,10 @@ struct GridForward {
   static constexpr int kWeightTiles = kSizes.row_tiles_of_weights;
   // Runs of 16 bytes of V of a unit.
   static constexpr int kRunsOfUnit = kPlanes ? 2 : 1;
-  static constexpr int kGroupBytes = kTiles * kGranules * kGranuleBytes;
+  static constexpr int kGroupBytes = kGranules * kGranuleBytes;
 
   using Weights = GridWeights<kOwnGranules, kWeightTiles, kTile.shared_granules>;
-  using Sets = ElementSets<kWarps, kUnits, kTiles>;
+  using Sets = ElementSets<kWarps, kUnits>;
   static constexpr int kElements = Sets::kElements;
   // Even gates are in the same half of a word, and so are odd ones.
   using Inputs = NumbersAhead<Element, kGates, 2, kElements, Sets::kThreads, kGates % 2 == 0>;
@@ -72,14 +72,13 @@ struct GridForward {
 
   // With groups of warps that have units of their own, all warps fetch V into shared memory.
   static constexpr bool kStaged = kUnitGroups > 1;
-  static constexpr int kPolls =
-      kStaged ? (kTiles * kGranules + kWarps - 1) / kWarps : kTiles * kOwnGranules;
+  static constexpr int kPolls = kStaged ? (kGranules + kWarps - 1) / kWarps : kOwnGranules;
 
   // Sums of a tick. Four gates have those of an element next to each other.
   static constexpr bool kVectors = kGates == 4;
   static constexpr int kSumsOfShare = kUnitGroups * kWeightTiles * 4 * 32;
-  static constexpr int kSumBytes = kTiles * kShares * kSumsOfShare * 4;
-  static constexpr int kStageBytes = kStaged ? kTiles * kGranules * kGranuleBytes : 0;
+  static constexpr int kSumBytes = kShares * kSumsOfShare * 4;
+  static constexpr int kStageBytes = kStaged ? kGranules * kGranuleBytes : 0;
   static constexpr int kWeightBytes = kWarps * Weights::kSharedBytesOfWarp;
   // The barrier behind staged V also separates the sums of one tick from those of the next.
   // Otherwise there are two buffers of sums or, if shared memory is scarce, another barrier.
@@ -92,15 +91,15 @@ struct GridForward {
   static constexpr int kScalesAt = kInputsAt + Inputs::kBytes;
   static constexpr int kKeptAt = kScalesAt + Scales::kGroupBytes;
   static constexpr int shared_bytes(int groups) { return kKeptAt + groups * Kept::kGroupBytes; }
-  static constexpr int kMostBytes = shared_bytes(kGridRows / kTile.rows());
+  static constexpr int kMostBytes = shared_bytes(kGridRows / kGridGroupRows);
 
   /// Where the sum of rows 8 * block to 8 * block + 7 of a group of warps' weights is.
-  static LLTM_DEVICE uint32_t sum_at(int tile, int share, int unit_group, int block, int parity) {
+  static LLTM_DEVICE uint32_t sum_at(int share, int unit_group, int block, int parity) {
     const uint32_t block_of_share = unit_group * kWeightTiles * 2 + block;
     const uint32_t in_share = kVectors
                                   ? (block_of_share / 4 * 2 + parity) * 128 + block_of_share % 4
                                   : (block_of_share * 2 + parity) * 32;
-    return 4 * ((tile * kShares + share) * kSumsOfShare + in_share);
+    return 4 * (share * kSumsOfShare + in_share);
   }
   static constexpr uint32_t kLaneOfSum = kVectors ? 16 : 4;
 };
@@ -144,7 +143,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
   using Element = typename Kernel::Element;
   using Sets = typename Kernel::Sets;
   using Published = PublishedH<Kernel>;
-  constexpr int kGates = Kernel::kGates, kElements = Kernel::kElements, kTiles = Kernel::kTiles;
+  constexpr int kGates = Kernel::kGates, kElements = Kernel::kElements;
   constexpr int kOwnGranules = Kernel::kOwnGranules, kGranules = Kernel::kGranules;
   extern __shared__ __align__(16) unsigned char shared[];
   const uint32_t shared_at = shared_address(shared);
@@ -154,10 +153,10 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
   const int team = static_cast<int>(blockIdx.x) / p.grid.blocks;
   const int block = static_cast<int>(blockIdx.x) % p.grid.blocks;
   const int first_unit = block * Kernel::kUnits;
-  const int team_rows = p.grid.groups * 8 * kTiles;
+  const int team_rows = p.grid.groups * 8;
   const int64_t first_row = int64_t{team} * team_rows;
   const int rows_of_team = at_most(p.rows - first_row, team_rows);
-  const int groups = (rows_of_team + 8 * kTiles - 1) / (8 * kTiles);
+  const int groups = (rows_of_team + 7) / 8;
   const Sets sets(8 * first_unit, state_size);
   const int lane = sets.lane, warp = sets.warp;
   const int unit_group = warp % Kernel::kUnitGroups, share = warp / Kernel::kUnitGroups;
@@ -186,7 +185,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
   // Whether an element of a group exists; those that do not exist, in rows and units that do, are
   // published as zeros.
   const auto exists = [&](int e, int group) {
-    return sets.has[e] && sets.row[e] + 8 * kTiles * group < rows_of_team;
+    return sets.has[e] && sets.row[e] + 8 * group < rows_of_team;
   };
   bool publishes[kElements];
   int word_at[kElements];
@@ -194,14 +193,13 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
   for (int e = 0; e < kElements; ++e) {
     publishes[e] =
         Published::writes(lane) && sets.set(e) < Sets::kSets && first_unit + sets.unit(e) < units;
-    word_at[e] = sets.tile(e) * kGranules * kGranuleBytes +
-                 Published::offset(first_unit + sets.unit(e), sets.row[e] % 8, lane);
+    word_at[e] = Published::offset(first_unit + sets.unit(e), sets.row[e], lane);
   }
   const auto publish = [&](const PlaceOfWords& place, int e, float h, float scale) {
     place.publish(Published::word(sets.has[e] ? h : 0.0f, scale, lane));
   };
   const auto place_of = [&](int e, unsigned char* now, unsigned char* two_before, int group) {
-    const bool exists = publishes[e] && sets.row[e] + 8 * kTiles * group < rows_of_team;
+    const bool exists = publishes[e] && sets.row[e] + 8 * group < rows_of_team;
     return PlaceOfWords(now + word_at[e], two_before + word_at[e], exists);
   };
 
@@ -222,7 +220,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
   }
   // From an element of a group to that of the next one, and from the last group to the first of the
   // next step.
-  const int64_t to_next_group = in_register(int64_t{8 * kTiles * state_size});
+  const int64_t to_next_group = in_register(int64_t{8 * state_size});
   const int64_t to_next_step =
       in_register(times.step * step_elements - (groups - 1) * to_next_group);
   const auto copy_inputs = [&] {
@@ -264,7 +262,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
 #pragma unroll 1
       for (int group = 0; group < groups; ++group) {
         const bool here = exists(e, group);
-        const int row_of_team = sets.row[e] + 8 * kTiles * group;
+        const int row_of_team = sets.row[e] + 8 * group;
         const int64_t row = first_row + row_of_team;
         const bool reset = next_resets_at_start[row_of_team];
         float h = 0, scale = 1;
@@ -290,28 +288,19 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
 
   // The pieces of V that a lane loads.
   const int first_piece = Kernel::kStaged ? warp : share * kOwnGranules;
-  const auto tile_of = [&](int i) {
-    return Kernel::kStaged ? (warp + Kernel::kWarps * i) / kGranules : i / kOwnGranules;
-  };
   const auto granule_of = [&](int i) {
-    return Kernel::kStaged ? (warp + Kernel::kWarps * i) % kGranules
-                           : first_piece + i % kOwnGranules;
+    return first_piece + (Kernel::kStaged ? Kernel::kWarps * i : i);
   };
   const int from_lane = first_piece * kGranuleBytes + lane % 4 * 128 + lane / 4 * 16;
-  const auto piece_offset = [&](int i) {
-    return (Kernel::kStaged ? Kernel::kWarps * i
-                            : i / kOwnGranules * kGranules + i % kOwnGranules) *
-           kGranuleBytes;
-  };
+  const auto piece_offset = [&](int i) { return (granule_of(i) - first_piece) * kGranuleBytes; };
   Polls<Kernel::kPolls> polls;
   const auto start = [&](const unsigned char* of_group, int group) {
     const unsigned char* const from = of_group + from_lane;
-    const int rows_left = rows_of_team - 8 * kTiles * group - lane / 4;
+    const bool has_row = lane / 4 + 8 * group < rows_of_team;
     polls.start(
         [&](int i) {
-          return rows_left > 8 * tile_of(i) &&
-                 4 * granule_of(i) + lane % 4 < units * Kernel::kRunsOfUnit &&
-                 (!Kernel::kStaged || tile_of(i) < kTiles);
+          return has_row && 4 * granule_of(i) + lane % 4 < units * Kernel::kRunsOfUnit &&
+                 granule_of(i) < kGranules;
         },
         [&](int i) { return from + piece_offset(i); });
   };
@@ -358,14 +347,14 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
           old_cell[e] = kept.get(Kernel::kKeptCell, e, group);
           scale[e] = of_h[e] = 1;
           if constexpr (Kernel::kScaled) {
-            const int row_of_team = sets.row[e] + 8 * kTiles * group;
+            const int row_of_team = sets.row[e] + 8 * group;
             const float of_h0 = kept.get(Kernel::kKeptScale, e, group);
             of_h[e] = select(ran[row_of_team], 1 / kScaleOfH, of_h0);
             scale[e] = select(running[row_of_team], kScaleOfH, inverse_of_power(of_h0));
           }
         }
       }
-      GridSums<Kernel::kPlanes> sums[kTiles][Kernel::kWeightTiles];
+      GridSums<Kernel::kPlanes> sums[Kernel::kWeightTiles];
       if (multiplies) {
 #ifdef LLTM_GRID_POLLS
         int* const timed_out = p.timed_out;
@@ -380,10 +369,9 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
         if (multiplies) {
 #pragma unroll
           for (int i = 0; i < Kernel::kPolls; ++i) {
-            if (tile_of(i) < kTiles) {
+            if (granule_of(i) < kGranules) {
               const uint4& v = polls.of[i];
-              store_shared_4(stage + (warp + Kernel::kWarps * i) * kGranuleBytes,
-                             {v.x, v.y, v.z, v.w});
+              store_shared_4(stage + granule_of(i) * kGranuleBytes, {v.x, v.y, v.z, v.w});
             }
           }
         }
@@ -392,49 +380,37 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
       if (multiplies) {
 #pragma unroll
         for (int granule = 0; granule < kOwnGranules; ++granule) {
-          uint4 v[kTiles];
-#pragma unroll
-          for (int tile = 0; tile < kTiles; ++tile) {
-            if constexpr (Kernel::kStaged) {
-              uint32_t words[4];
-              load_shared_4(
-                  words,
-                  stage + (tile * kGranules + share * kOwnGranules + granule) * kGranuleBytes);
-              v[tile] = make_uint4(words[0], words[1], words[2], words[3]);
-            } else {
-              v[tile] = polls.of[tile * kOwnGranules + granule];
-            }
+          uint4 v;
+          if constexpr (Kernel::kStaged) {
+            uint32_t words[4];
+            load_shared_4(words, stage + (share * kOwnGranules + granule) * kGranuleBytes);
+            v = make_uint4(words[0], words[1], words[2], words[3]);
+          } else {
+            v = polls.of[granule];
           }
 #pragma unroll
           for (int weight_tile = 0; weight_tile < Kernel::kWeightTiles; ++weight_tile) {
             WeightsOfGranule a;
             weights.get(granule, weight_tile, a);
-#pragma unroll
-            for (int tile = 0; tile < kTiles; ++tile) {
-              multiply_granule<Kernel::kArithmetic, false>(sums[tile][weight_tile], a, v[tile]);
-            }
+            multiply_granule<Kernel::kArithmetic, false>(sums[weight_tile], a, v);
           }
         }
       }
       const uint32_t sums_at = shared_at + Kernel::kSumsAt + lane * Kernel::kLaneOfSum +
                                (Kernel::kSumBuffers == 1 ? 0 : tick * Kernel::kSumBytes);
 #pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
+      for (int parity = 0; parity < 2; ++parity) {
+        constexpr int kBlocks = 2 * Kernel::kWeightTiles, kAtOnce = Kernel::kVectors ? 4 : 1;
+        const auto sum = [&](int block) {
+          return __float_as_uint(sums[block / 2].sum(block % 2 * 2 + parity, 1 / kLowPlane));
+        };
 #pragma unroll
-        for (int parity = 0; parity < 2; ++parity) {
-          constexpr int kBlocks = 2 * Kernel::kWeightTiles, kAtOnce = Kernel::kVectors ? 4 : 1;
-          const auto sum = [&](int block) {
-            return __float_as_uint(
-                sums[tile][block / 2].sum(block % 2 * 2 + parity, 1 / kLowPlane));
-          };
-#pragma unroll
-          for (int block = 0; block < kBlocks; block += kAtOnce) {
-            const uint32_t to = sums_at + Kernel::sum_at(tile, share, unit_group, block, parity);
-            if constexpr (Kernel::kVectors) {
-              store_shared_4(to, {sum(block), sum(block + 1), sum(block + 2), sum(block + 3)});
-            } else {
-              store_shared(to, sum(block));
-            }
+        for (int block = 0; block < kBlocks; block += kAtOnce) {
+          const uint32_t to = sums_at + Kernel::sum_at(share, unit_group, block, parity);
+          if constexpr (Kernel::kVectors) {
+            store_shared_4(to, {sum(block), sum(block + 1), sum(block + 2), sum(block + 3)});
+          } else {
+            store_shared(to, sum(block));
           }
         }
       }
@@ -451,7 +427,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
       if (finishes) {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
-          const int row_of_team = sets.row[e] + 8 * kTiles * group;
+          const int row_of_team = sets.row[e] + 8 * group;
           float of_share[Kernel::kShares][kGates] = {};
           if (sets.set(e) < Sets::kSets) {
             const int unit = sets.unit(e);
@@ -460,8 +436,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
 #pragma unroll
               for (int gate = 0; gate < kGates; gate += Kernel::kVectors ? 4 : 1) {
                 const uint32_t from =
-                    sums_at + Kernel::sum_at(sets.tile(e),
-                                             i,
+                    sums_at + Kernel::sum_at(i,
                                              unit / Kernel::kOwnUnits,
                                              unit % Kernel::kOwnUnits * kGates + gate,
                                              sets.parity());
@@ -519,7 +494,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
       if (finishes) {
 #pragma unroll
         for (int e = 0; e < kElements; ++e) {
-          const int row_of_team = sets.row[e] + 8 * kTiles * group;
+          const int row_of_team = sets.row[e] + 8 * group;
           const bool runs = running[row_of_team], reset = next_resets[row_of_team];
           kept.put(Kernel::kKeptH, e, group, old_h[e]);
           kept.put(Kernel::kKeptCell,
@@ -564,7 +539,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
 #pragma unroll 1
       for (int group = 0; group < groups; ++group) {
         const bool here = exists(e, group);
-        const int64_t row = first_row + sets.row[e] + 8 * kTiles * group;
+        const int64_t row = first_row + sets.row[e] + 8 * group;
         const int64_t index = row * state_size + sets.column[e];
         if (here) {
           p.h_n[index] = rounded<Element>(kept.get(Kernel::kKeptH, e, group));

@@ -15,7 +15,6 @@ struct GridTile {
   int units;            // of 8 columns of the state: those of a block
   int warps;            // of a block
   int unit_groups = 1;  // groups of warps have units of their own; the warps of one share K
-  int row_tiles = 1;    // of 8 rows, which are multiplied together
   // Granules of K, of those that a warp has, whose weights lie in shared memory instead of
   // registers.
   int shared_granules = 0;
@@ -23,11 +22,10 @@ struct GridTile {
   bool operator==(const GridTile&) const = default;
   constexpr int threads() const { return 32 * warps; }
   LLTM_HOST_DEVICE constexpr int shares() const { return warps / unit_groups; }  // of K
-  constexpr int rows() const { return 8 * row_tiles; }
 };
 
-/// The most rows of a team.
-constexpr int kGridRows = 64;
+/// The rows of a group, which are multiplied together, and the most rows of a team.
+constexpr int kGridGroupRows = 8, kGridRows = 64;
 
 /// Slots of V, each for a step, and after how many steps threads have a fence (exchange.cuh).
 constexpr int kGridSlots = 32, kGridFence = 15;
@@ -56,7 +54,7 @@ constexpr int backward_granules(Arithmetic arithmetic, int gates, int64_t size) 
 }
 
 /// How rows and columns are divided: a team of `blocks` blocks has all columns of the state and
-/// takes `groups` groups of a tile's rows through all steps, one after the other. Teams never meet.
+/// takes `groups` groups of rows through all steps, one after the other. Teams never meet.
 struct GridTeams {
   int teams, blocks, groups;
 
@@ -72,9 +70,9 @@ constexpr std::optional<GridTeams> grid_teams(const GridTile& tile,
     return std::nullopt;
   }
   const int64_t blocks = ceil_div(ceil_div(state_size, 8), tile.units);
-  const int64_t most = resident_blocks / blocks, groups_of_rows = ceil_div(rows, tile.rows());
+  const int64_t most = resident_blocks / blocks, groups_of_rows = ceil_div(rows, kGridGroupRows);
   const int64_t groups = most == 0 ? 0 : ceil_div(groups_of_rows, most);
-  if (groups == 0 || groups * tile.rows() > kGridRows) {
+  if (groups == 0 || groups * kGridGroupRows > kGridRows) {
     return std::nullopt;
   }
   return GridTeams{static_cast<int>(ceil_div(groups_of_rows, groups)),
@@ -100,8 +98,7 @@ struct GridSizes {
     return int64_t{tile.warps} * granules_of_warp(tile) * row_tiles_of_weights * 2 * kGranuleBytes;
   }
   constexpr int64_t slot_bytes_of_team(const GridTile& tile, int groups) const {
-    return int64_t{groups} * tile.row_tiles * granules_of_warp(tile) * tile.shares() *
-           kGranuleBytes;
+    return int64_t{groups} * granules_of_warp(tile) * tile.shares() * kGranuleBytes;
   }
 };
 
@@ -136,13 +133,12 @@ constexpr int grid_shared_bytes(const GridTile& tile,
                                 int groups) {
   const GridSizes sizes(tile, gates, arithmetic, backward);
   const bool staged = tile.unit_groups > 1, scaled = is_float(arithmetic) && !backward;
-  const int sets = 2 * tile.units * tile.row_tiles, warps = std::min(tile.warps, sets);
+  const int sets = 2 * tile.units, warps = std::min(tile.warps, sets);
   const int word = 4 * 32 * warps * static_cast<int>(ceil_div(sets, tile.warps));
   const int weights =
       tile.warps * tile.shared_granules * sizes.row_tiles_of_weights * 2 * kGranuleBytes;
-  const int sums = tile.row_tiles * tile.warps * sizes.row_tiles_of_weights * 4 * 32 * 4;
-  const int stage =
-      staged ? tile.row_tiles * sizes.granules_of_warp(tile) * tile.shares() * kGranuleBytes : 0;
+  const int sums = tile.warps * sizes.row_tiles_of_weights * 4 * 32 * 4;
+  const int stage = staged ? sizes.granules_of_warp(tile) * tile.shares() * kGranuleBytes : 0;
   const int inputs = 4 * word * (backward ? gates + (reads_old_cell ? 4 : 3) : gates);
   const int buffers =
       !backward && (staged || weights + 2 * sums + inputs > kGridScarceBytes) ? 1 : 2;
