@@ -5,6 +5,7 @@
 #include "descriptor.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
 #include <optional>
@@ -51,6 +52,31 @@ inline at::Tensor saved_bias(const CellDescriptor& cell,
   add(of_inputs, cell.of_input);
   add(of_gates, cell.of_gate);
   return sum;
+}
+
+/// The rows of a side's weights where what is saved has them, and zeros for others; the weights
+/// themselves if the cell adds its sides.
+inline at::Tensor saved_rows(const CellDescriptor& cell,
+                             const at::Tensor& weights,
+                             c10::ArrayRef<int> of,
+                             int64_t state_size) {
+  if (cell.adds) {
+    return weights;
+  }
+  const at::Tensor rows = at::zeros({cell.saved * state_size, weights.size(1)}, weights.options());
+  for (const ColumnRun& run : runs_of(of, state_size)) {
+    rows.narrow(0, run.of_saved, run.count).copy_(run.side(weights));
+  }
+  return rows;
+}
+
+/// The part of such a bias that the numbers of a side take.
+inline at::Tensor side_of(const at::Tensor& saved, c10::ArrayRef<int> of, int64_t state_size) {
+  std::vector<at::Tensor> parts;
+  for (const ColumnRun& run : runs_of(of, state_size)) {
+    parts.push_back(run.saved(saved));
+  }
+  return parts.size() == 1 ? parts[0] : at::cat(parts);
 }
 
 }  // namespace lltm

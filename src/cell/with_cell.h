@@ -9,22 +9,25 @@
 
 namespace lltm {
 
-/// Calls function.operator()<Cell>() for the policy of a cell with kernels of its own.
+/// Calls function.operator()<Cell>() for the policy of a cell that has all kernels.
 template <typename Function>
 constexpr auto with_cell(CellType cell, const Function& function) {
   return cell == CellType::kLltm ? function.template operator()<cell::Lltm>()
                                  : function.template operator()<cell::Lstm>();
 }
 
-/// The same, and for those of which only the pointwise kernels exist.
+/// The same, and for the GRU, which has recurrences and pointwise kernels.
 template <typename Function>
 constexpr auto with_every_cell(CellType cell, const Function& function) {
-  return cell == CellType::kGru ? function.template operator()<cell::Combined<cell::Gru>>()
+  return cell == CellType::kGru ? function.template operator()<cell::Gru>()
                                 : with_cell(cell, function);
 }
 
 constexpr int gates_of(CellType cell) {
   return with_every_cell(cell, []<typename Cell>() { return Cell::kGates; });
+}
+constexpr int saved_of(CellType cell) {
+  return with_every_cell(cell, []<typename Cell>() { return Cell::kSaved; });
 }
 
 }  // namespace lltm

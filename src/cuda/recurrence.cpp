@@ -3,6 +3,7 @@
 // tensors z_x is then rounded to 16 bits, as a cell made of PyTorch's operators rounds all of z.
 #include "recurrence.h"
 
+#include "../cell/column_runs.h"
 #include "../cell/with_cell.h"
 #include "../dispatch/optional_tensor.h"
 #include "input_product.h"
@@ -67,7 +68,7 @@ cudaError_t launch(const Problem<scalar_t>& problem,
                    CellType cell,
                    const RecurrenceCandidate& candidate,
                    cudaStream_t stream) {
-  return with_cell(cell, [&]<typename Cell>() {
+  return with_every_cell(cell, [&]<typename Cell>() {
     if constexpr (std::is_same_v<scalar_t, float>) {
       return launch_recurrence_fma<Cell>(problem, candidate.tile, stream);
     } else {
@@ -152,7 +153,7 @@ RecurrenceForward<scalar_t> all_steps(const SequenceOutputs& outputs,
       .h0 = state_of<scalar_t>(arguments.h0, first_row),
       .c0 = any_cells<scalar_t>(arguments.c0, first_row),
       .output = outputs.output.mutable_data_ptr<scalar_t>(),
-      .cells = keeps ? outputs.cells.mutable_data_ptr<scalar_t>() : nullptr,
+      .cells = outputs.cells.size(0) > 0 ? outputs.cells.mutable_data_ptr<scalar_t>() : nullptr,
       .gates = keeps ? outputs.gates.mutable_data_ptr<scalar_t>() : nullptr,
       .h_n = outputs.h_n.mutable_data_ptr<scalar_t>() + first_row * state_size,
       .c_n = {},
@@ -178,6 +179,20 @@ bool starts_at_pairs(const Tensor& tensor) {
       .starts_at_neighbors(2);
 }
 
+/// The biases of both sides, added in float32; nothing if the cell adds its sides.
+std::optional<Tensor> saved_bias_of(const RecurrentArguments& arguments) {
+  if (arguments.cell.adds) {
+    return std::nullopt;
+  }
+  const Tensor& input = arguments.input;
+  return saved_bias(arguments.cell,
+                    arguments.bias,
+                    arguments.bias_hh,
+                    arguments.weight_hh.size(1),
+                    input.options().dtype(at::kFloat))
+      .to(input.scalar_type());
+}
+
 /// Shared memory of which a multiprocessor has no more than for its share of the blocks. Otherwise
 /// blocks that start while other kernels run go to the first multiprocessors that have room.
 int bytes_to_spread(int64_t blocks, const DeviceFacts& device) {
@@ -185,6 +200,11 @@ int bytes_to_spread(int64_t blocks, const DeviceFacts& device) {
   const int64_t share = ceil_div(blocks, device.multiprocessors);
   const int64_t all = device.shared_bytes_a_block + kReserved;
   return static_cast<int>(std::min<int64_t>(all / (share + 1), kSpreadBytes));
+}
+
+/// Whether z_x is written to where the kernel then writes what it saves.
+bool lies_in_gates(const SequenceOutputs& outputs, const SequenceSizes<int64_t>& sizes) {
+  return outputs.gates.size(0) > 0 && outputs.gates.size(2) == sizes.gates;
 }
 
 }  // namespace
@@ -217,7 +237,7 @@ ChunkOfZx chunk_of_z_x(const SequenceOutputs& outputs,
                        const SequenceSizes<int64_t>& sizes) {
   // Products count rows in 32 bits.
   const int64_t most = std::min(sizes.steps, std::numeric_limits<int32_t>::max() / sizes.batch);
-  if (outputs.gates.size(0) > 0) {
+  if (lies_in_gates(outputs, sizes)) {
     return {sizes.batch, most};
   }
   const int64_t row_bytes =
@@ -242,12 +262,13 @@ bool run_recurrence(const SequencePlan& plan,
   const RecurrenceCandidate& candidate = *plan.recurrence;
   const StepOrder order{.steps = sizes.steps, .reverse = reverse};
   const int64_t steps = sizes.steps, batch = sizes.batch;
-  const bool x_inside = candidate.tile.x_inside, keeps = outputs.gates.size(0) > 0;
+  const bool x_inside = candidate.tile.x_inside, in_gates = lies_in_gates(outputs, sizes);
   const ChunkOfZx chunk =
       x_inside ? ChunkOfZx{batch, steps} : chunk_of_z_x(outputs, arguments.input, sizes);
-  const Tensor workspace = keeps || x_inside ? Tensor()
-                                             : device.empty({chunk.steps, chunk.rows, sizes.gates},
-                                                            arguments.input.scalar_type());
+  const Tensor workspace =
+      in_gates || x_inside
+          ? Tensor()
+          : device.empty({chunk.steps, chunk.rows, sizes.gates}, arguments.input.scalar_type());
   // The cell state between launches, not rounded as h is; undefined if that is c_n.
   const Tensor carried_cell = chunk.steps == steps || outputs.c_n.scalar_type() == at::kFloat
                                   ? Tensor()
@@ -259,6 +280,12 @@ bool run_recurrence(const SequencePlan& plan,
       plan.grid
           ? grid_workspace_of(*plan.grid, arguments.cell.type, arithmetic, false, batch, device)
           : Tensor();
+  // Of a cell whose sides are not added: what h gives has a bias of its own.
+  const std::optional<Tensor> bias = saved_bias_of(arguments);
+  const std::optional<Tensor> input_bias =
+      bias ? std::optional(side_of(*bias, arguments.cell.of_input, sizes.state_size))
+           : arguments.bias;
+  const RecurrentArguments of_inputs = arguments.with_bias(input_bias);
   bool ran = true;
   // Runs all steps of some rows.
   const auto run_rows = [&]<typename scalar_t>(int64_t first_row, int64_t rows, scalar_t) {
@@ -272,15 +299,18 @@ bool run_recurrence(const SequencePlan& plan,
         all_steps<scalar_t>(outputs, arguments, order, first_row, rows, group_rows);
     if (x_inside) {
       multiply_input(problem, arguments);
+    } else if (bias) {
+      problem.bias = bias->const_data_ptr<scalar_t>();
+      problem.bias_stride = 1;
     }
     for (int64_t first = 0; first < steps; first += chunk.steps) {
       const int64_t count = std::min(chunk.steps, steps - first);
       const int64_t first_time = order.first_time(first, count);
       if (!x_inside) {
-        const Tensor z_x = keeps ? outputs.gates.narrow(0, first_time, count)
-                                 : workspace.narrow(0, 0, count).narrow(1, 0, rows);
+        const Tensor z_x = in_gates ? outputs.gates.narrow(0, first_time, count)
+                                    : workspace.narrow(0, 0, count).narrow(1, 0, rows);
         problem.follows_input_product = compute_input_product(
-            z_x, input.narrow(0, first_time, count), arguments, arithmetic, device);
+            z_x, input.narrow(0, first_time, count), of_inputs, arithmetic, device);
         problem.least_shared_bytes =
             problem.follows_input_product ? bytes_to_spread(ceil_div(rows, group_rows), facts) : 0;
         problem.z_x = z_x.const_data_ptr<scalar_t>();
@@ -292,8 +322,12 @@ bool run_recurrence(const SequencePlan& plan,
       problem.first_step = first;
       problem.step_count = count;
       // The time of a step of some rows is counted in steps of all of them.
-      problem.output = outputs.output.mutable_data_ptr<scalar_t>() +
-                       (first_time * (batch - rows) + first_row) * sizes.state_size;
+      const int64_t from_rows = first_time * (batch - rows) + first_row;
+      problem.output = outputs.output.mutable_data_ptr<scalar_t>() + from_rows * sizes.state_size;
+      if (problem.gates != nullptr) {
+        problem.gates =
+            outputs.gates.mutable_data_ptr<scalar_t>() + from_rows * outputs.gates.size(2);
+      }
       problem.c_n = cells_out<scalar_t>(first + count == steps ? c_n : cell);
       if (!plan.grid) {
         check_launch(launch(problem, arguments.cell.type, candidate, device.stream()));
@@ -333,7 +367,7 @@ std::optional<Tensor> run_recurrence_backward(const SequencePlan& plan,
   const int group_rows = plan.grid ? plan.grid->rows_of_team()
                                    : rows_of_group(plan.recurrence->tile, batch, device.facts());
   const Tensor bias_parts =
-      gradients.bias.defined()
+      gradients.bias.defined() || gradients.bias_hh.defined()
           ? device.empty({ceil_div(batch, group_rows), d_gates.size(1)}, at::kFloat)
           : Tensor();
   bool ran = true;

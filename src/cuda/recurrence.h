@@ -22,7 +22,7 @@ struct ChunkOfZx {
   }
 };
 
-/// All steps where gates are kept, which z_x is then written to, otherwise as many as the workspace
+/// All steps where gates are kept and z_x is written to them, otherwise as many as the workspace
 /// has room for. If it has none for a step, one of some of the rows; no step if it has none for a
 /// row.
 ChunkOfZx chunk_of_z_x(const SequenceOutputs& outputs,
@@ -46,8 +46,9 @@ bool input_is_in_pairs(const at::Tensor& input);
                                   bool reverse);
 
 /// Computes d_gates of all steps, a (steps * batch, gates) matrix whose rows may be padded, and
-/// those of d_h0 and d_c0 that are wanted. Returns d_bias in parts, a float32 matrix whose rows are
-/// to be added in order, if it is wanted, otherwise an undefined tensor; nothing if it did not run.
+/// those of d_h0 and d_c0 that are wanted. Returns d_bias, or the sums of d_gates if there are two,
+/// in parts, a float32 matrix whose rows are to be added in order, if it is wanted, otherwise an
+/// undefined tensor; nothing if it did not run.
 std::optional<at::Tensor> run_recurrence_backward(const SequencePlan& plan,
                                                   Arithmetic arithmetic,
                                                   const at::Tensor& d_gates,

@@ -144,6 +144,16 @@ void run(const SequencePlan& plan,
   }
 }
 
+/// The outputs, with room for a rounded h_n, which is a result only if another state is carried.
+SequenceOutputs with_rounded_h(SequenceOutputs outputs, const Device& device) {
+  if (!outputs.h_n.defined()) {
+    const auto dtype = outputs.output.scalar_type();
+    outputs.h_n = device.empty(outputs.c_n.sizes(), dtype);
+    outputs.cells = device.empty({0, outputs.c_n.size(0), outputs.c_n.size(1)}, dtype);
+  }
+  return outputs;
+}
+
 template <typename Arguments>
 auto sequence(const Arguments& arguments, bool reverse, bool keep) {
   const auto sizes = check<int64_t>(arguments);
@@ -154,14 +164,10 @@ auto sequence(const Arguments& arguments, bool reverse, bool keep) {
       });
   if (sizes.batch * sizes.state_size > 0) {
     const RecurrentArguments of = recurrent(arguments);
-    if (of.cell.adds) {
-      const SequenceShape shape = shape_of(outputs, of, sizes);
-      const SequencePlan plan = plan_sequence(device.facts(), shape);
-      run(plan, shape.arithmetic, outputs, of, sizes, device, reverse);
-    } else {
-      const auto arithmetic = arithmetic_of(of.input.scalar_type(), of.cell.type);
-      library_sequence_out(outputs, of, sizes, arithmetic, device, reverse);
-    }
+    const SequenceOutputs all = with_rounded_h(outputs, device);
+    const SequenceShape shape = shape_of(all, of, sizes);
+    const SequencePlan plan = plan_sequence(device.facts(), shape);
+    run(plan, shape.arithmetic, all, of, sizes, device, reverse);
   }
   return outputs.template results<Arguments>();
 }

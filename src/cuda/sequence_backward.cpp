@@ -66,47 +66,18 @@ void write_biases(const RecurrentGradients& gradients,
   write(gradients.bias_hh, cell.of_gate);
 }
 
-/// Of a cell that does not add its sides: by products of the library.
-void run_both_sides(const RecurrentGradients& gradients,
-                    const RecurrentBackwardArguments& arguments,
-                    const SequenceSizes<int64_t>& sizes,
-                    const Device& device,
-                    bool reverse) {
-  const CellDescriptor& cell = arguments.sequence.cell;
-  const int64_t rows = sizes.steps * sizes.batch, saved = sizes.state_size * cell.saved;
-  const auto arithmetic = arithmetic_of(arguments.output.scalar_type(), cell.type);
-  const Tensor d_gates = rows_of_vectors(rows, saved, arguments.output.scalar_type(), device);
-  const SequenceGradientShape step{
-      arithmetic, sizes.steps, sizes.batch, sizes.state_size, sizes.gates};
-  const SequenceGradientChoice library =
-      choose(step, device.facts(), Selection{.group = Group::kLibrary});
-  run_steps_backward(library, arithmetic, d_gates, gradients, arguments, device, reverse);
-  if (gradients.gates.defined()) {
-    gradients.gates.view({rows, saved}).copy_(d_gates);
-  }
-  if (gradients.bias.defined() || gradients.bias_hh.defined()) {
-    const Tensor d_saved = device.empty({saved}, d_gates.scalar_type());
-    sum_rows(d_saved, d_gates);
-    write_biases(gradients, cell, d_saved, sizes.state_size);
-  }
-  compute_gradient_products(
-      d_gates, arithmetic, gradients, /*d_h0=*/{}, arguments, device, device.facts(), reverse);
-}
-
 void run(const RecurrentGradients& gradients,
          const RecurrentBackwardArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
-  if (!arguments.sequence.cell.adds) {
-    run_both_sides(gradients, arguments, sizes, device, reverse);
-    return;
-  }
-  const int64_t rows = sizes.steps * sizes.batch;
+  const CellDescriptor& cell = arguments.sequence.cell;
+  const int64_t rows = sizes.steps * sizes.batch, saved = sizes.state_size * cell.saved;
   const DeviceFacts& facts = device.facts();
   const SequenceShape shape = shape_of(arguments, sizes);
   const SequencePlan plan = plan_sequence(facts, shape);
   const bool small_products =
+      cell.adds &&
       are_small_gradient_products(rows, sizes.input_features, sizes.state_size, sizes.gates);
   if (is_one_step(arguments, gradients) && !forces_recurrence(plan)) {
     const BackwardChoice choice = plan_one_step_backward(shape.arithmetic, arguments, facts);
@@ -117,7 +88,7 @@ void run(const RecurrentGradients& gradients,
       return;
     }
   }
-  const Tensor d_gates = rows_of_vectors(rows, sizes.gates, arguments.output.scalar_type(), device);
+  const Tensor d_gates = rows_of_vectors(rows, saved, arguments.output.scalar_type(), device);
   std::optional<Tensor> bias_parts;  // of a recurrence
   if (plan.recurrence != nullptr) {
     bias_parts = run_recurrence_backward(
@@ -129,17 +100,23 @@ void run(const RecurrentGradients& gradients,
         plan.gradients, shape.arithmetic, d_gates, gradients, arguments, device, reverse);
   }
   if (gradients.gates.defined()) {
-    gradients.gates.view({rows, sizes.gates}).copy_(d_gates);
+    gradients.gates.view({rows, saved}).copy_(d_gates);
   }
   if (of_recurrence && small_products) {
     compute_small_gradient_products(
         d_gates, *bias_parts, gradients, arguments, device, facts, reverse);
     return;
   }
-  if (of_recurrence && bias_parts->defined()) {
-    add_bias_parts(gradients.bias, *bias_parts, device);
-  } else if (gradients.bias.defined()) {
-    sum_rows(gradients.bias, d_gates);
+  if (gradients.bias.defined() || gradients.bias_hh.defined()) {
+    const Tensor d_bias = cell.adds ? gradients.bias : device.empty({saved}, d_gates.scalar_type());
+    if (of_recurrence) {
+      add_bias_parts(d_bias, *bias_parts, device);
+    } else {
+      sum_rows(d_bias, d_gates);
+    }
+    if (!cell.adds) {
+      write_biases(gradients, cell, d_bias, sizes.state_size);
+    }
   }
   compute_gradient_products(
       d_gates, shape.arithmetic, gradients, /*d_h0=*/{}, arguments, device, facts, reverse);

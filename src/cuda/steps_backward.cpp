@@ -17,7 +17,6 @@
 #include <cstdint>
 #include <optional>
 #include <type_traits>
-#include <vector>
 
 namespace lltm::cuda {
 namespace {
@@ -117,7 +116,10 @@ class StepsBackward {
   }
 
   void prepare_product() {
-    const Tensor& weight_hh = arguments_.sequence.weight_hh;
+    const RecurrentArguments& sequence = arguments_.sequence;
+    // One product with some zeros takes no longer than two without.
+    const Tensor weight_hh = saved_rows(
+        sequence.cell, sequence.weight_hh, sequence.cell.of_gate, sequence.weight_hh.size(1));
     weights_h_ = choice_.candidate->group == Group::kHopper ? transposed(weight_hh, device_)
                                                             : describable_rows(weight_hh, device_);
     if (by_library()) {
@@ -161,25 +163,16 @@ class StepsBackward {
     }
     const bool has_product = params_.last_t != kNoTime;
     if (has_product && by_library()) {
-      const Tensor d_gates = d_gates_.narrow(0, params_.last_t * batch_, batch_);
-      for (const ColumnRun& run : gate_runs_) {
-        const bool adds = &run != &gate_runs_.front();
-        product_out(from_h_, run.saved(d_gates), run.side(weights_h_), arithmetic_, adds);
-      }
+      product_out(
+          from_h_, d_gates_.narrow(0, params_.last_t * batch_, batch_), weights_h_, arithmetic_);
     }
-    const CellType cell = arguments_.sequence.cell.type;
-    check_launch(has_product && !by_library()
-                     ? with_cell(cell,
-                                 [&]<typename Cell>() {
-                                   return launch_with_product<Cell>(params_,
-                                                                    rows_of(weights_h_),
-                                                                    *arithmetic_,
-                                                                    choice_,
-                                                                    device_.stream());
-                                 })
-                     : with_every_cell(cell, [&]<typename Cell>() {
-                         return launch_sequence_gradients<Cell>(params_, device_.stream());
-                       }));
+    check_launch(with_every_cell(arguments_.sequence.cell.type, [&]<typename OfSides>() {
+      using Cell = cell::CombinedOf<OfSides>;
+      return has_product && !by_library()
+                 ? launch_with_product<Cell>(
+                       params_, rows_of(weights_h_), *arithmetic_, choice_, device_.stream())
+                 : launch_sequence_gradients<Cell>(params_, device_.stream());
+    }));
     params_.last_t = t;
     params_.follows_a_product = has_product;
   }
@@ -193,9 +186,7 @@ class StepsBackward {
   const int64_t batch_;
   const Tensor d_h_, d_cell_;
   const Tensor gates_, cells_;
-  const Tensor c0_;  // in the type of cells, or undefined
-  const std::vector<ColumnRun> gate_runs_ =
-      runs_of(arguments_.sequence.cell.of_gate, cells_.size(2));
+  const Tensor c0_;            // in the type of cells, or undefined
   Tensor weights_h_, from_h_;  // of the product, if there is any
   SequenceGradientsParams<scalar_t> params_;
 };

@@ -25,6 +25,11 @@ struct RecurrentArguments {
   const std::optional<at::Tensor>& c0;       // the state that is carried, which may be h0 itself
   std::optional<at::Tensor> lengths;         // in int64
   const std::optional<at::Tensor>& reset;
+
+  /// The same with another bias, which must live as long.
+  RecurrentArguments with_bias(const std::optional<at::Tensor>& other) const {
+    return {cell, input, weights, weight_ih, weight_hh, other, bias_hh, h0, c0, lengths, reset};
+  }
 };
 
 /// The weights of lltm::sequence are split by views.

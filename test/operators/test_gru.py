@@ -1,6 +1,7 @@
 """lltm::gru against nn.GRU in float64, and the contract of its operators."""
 
 import itertools
+import re
 from typing import NamedTuple
 
 import pytest
@@ -12,13 +13,15 @@ T, N, I, H = 7, 6, 5, 4  # noqa: E741
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
-@pytest.fixture(params=["own", "aten", "cuda"])
+@pytest.fixture(params=["own", "aten", "cuda", "cuda-library"])
 def device(request, monkeypatch) -> str:
-    """Where and how: on the CPU by this library's kernels or ATen's, or on a GPU."""
-    if request.param == "cuda":
+    """Where and how: on the CPU by this library's kernels or ATen's, or on a GPU as chosen or by the library's."""
+    device, _, path = request.param.partition("-")
+    if device == "cuda":
         request.getfixturevalue("needs_cuda")
-        return "cuda"
-    monkeypatch.setenv("LLTM_CPU_GEMM", request.param)
+        monkeypatch.setenv("LLTM_CUDA_PATH", path)
+        return device
+    monkeypatch.setenv("LLTM_CPU_GEMM", device)
     return "cpu"
 
 
@@ -176,7 +179,11 @@ def test_h_is_carried_in_float32(device, dtype):
 
 
 def test_a_float32_h0_has_a_float32_gradient(device):
-    arguments = leaves(make((3, N, I, H), torch.bfloat16, device=device, h0=torch.full((N, H), 1 + 2**-12)))
+    check_a_float32_h0(device, (3, N, I, H), torch.bfloat16)
+
+
+def check_a_float32_h0(device, sizes, dtype):
+    arguments = leaves(make(sizes, dtype, device=device, h0=torch.full((sizes[1], sizes[3]), 1 + 2**-12)))
     h_n = torch.ops.lltm.gru(*arguments)[1]
     found = gradients([h_n], arguments)[-1]
     exact = leaves(arguments)
@@ -389,3 +396,34 @@ def test_tf32_is_that_of_cudnn(needs_cuda, monkeypatch):
     assert torch.equal(gates(False, True), gates(False, False)) and torch.equal(gates(True, True), gates(True, False))
     errors = [(gates(cudnn, False).double() - exact[2]).abs().mean() for cudnn in (False, True)]
     assert errors[1] > 20 * errors[0]
+
+
+RECURRENCES = [
+    *(f"recurrence_gru_fma_{tile}" for tile in ["32x1", "32x4", "64x1", "64x4", "96x1", "128x1", "128x2", "128x4"]),
+    *(f"recurrence_gru_fma_{of}" for of in ["256x1_cluster4", "256x2_cluster4", "256x4_cluster4"]),
+    *(f"recurrence_gru_fma_{of}" for of in ["512x1_cluster16", "512x2_cluster16", "512x4_cluster16"]),
+    *(f"recurrence_gru_mma_{state}x{rows}" for state in (32, 64, 96, 128) for rows in (1, 8)),
+    *("recurrence_gru_mma_128x32", "recurrence_gru_mma_256x32_cluster4"),
+    *("recurrence_gru_mma_384x32_cluster6", "recurrence_gru_mma_512x16_cluster8"),
+]
+
+
+@pytest.mark.parametrize("missing", [0, 1, 6])
+@pytest.mark.parametrize("rows", [1, 5, 41])
+@pytest.mark.parametrize("name", RECURRENCES)
+def test_every_recurrence(needs_cuda, monkeypatch, name, rows, missing):
+    """Of its largest state, and of some that it has to pad, with fewer rows than it takes at once and more."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", name)
+    sizes = (9, rows, 6, int(re.search(r"_(\d+)x", name)[1]) - missing)
+    for dtype in [torch.float32] if "fma" in name else SIXTEEN_BITS:
+        for ragged, reverse in [(False, False), (True, True)]:
+            check_values_and_gradients("cuda", sizes, dtype, ragged, reverse)
+        check_a_float32_h0("cuda", sizes, dtype)
+
+
+def test_a_path_that_is_impossible_says_why(needs_cuda, monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", "block")
+    with pytest.raises(
+        RuntimeError, match="lltm::gru: LLTM_CUDA_PATH=block takes a state_size of at most 128, got 200"
+    ):
+        torch.ops.lltm.gru(*make((3, 3, 5, 200), torch.float32, device="cuda"))

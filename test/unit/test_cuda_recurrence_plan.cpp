@@ -52,7 +52,7 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
                                 test::log_uniform(random, 1, 600),
                                 i % 2 == 1,
                                 test::kArithmetics[i / 2 % 4],
-                                i / 8 % 2 == 0 ? CellType::kLltm : CellType::kLstm);
+                                static_cast<CellType>(i / 8 % kCellTypes));
     const double time_of_steps = 2.0 * static_cast<double>(shape.steps);
     const RecurrenceCandidate* const chosen = choose_recurrence(shape, kH200, {}, time_of_steps);
     for (const RecurrenceCandidate& other : candidates<RecurrenceShape>()) {
@@ -82,14 +82,13 @@ TEST(RecurrencePlan, TakesLongerForMore) {
         continue;  // only a forward
       }
       const auto time = [&](int64_t steps, int64_t rows) {
-        const CellType cell = candidate.gates == 3 ? CellType::kLltm : CellType::kLstm;
         return estimate(candidate,
                         shape_of(steps,
                                  rows,
                                  candidate.tile.state_size,
                                  backward,
                                  Arithmetic::kFloat32,
-                                 cell),
+                                 candidate.cell),
                         kH200)
             .us;
       };
@@ -98,6 +97,22 @@ TEST(RecurrencePlan, TakesLongerForMore) {
       EXPECT_LT(time(100, 1000), time(100, 100'000)) << candidate.name;
     }
   }
+}
+
+TEST(RecurrencePlan, OfAGruTakesItsOwnKernels) {
+  for (const bool backward : {false, true}) {
+    for (const Arithmetic arithmetic : test::kArithmetics) {
+      for (const int64_t state_size : {20, 64, 128, 256, 512}) {
+        const auto shape = shape_of(100, 16, state_size, backward, arithmetic, CellType::kGru);
+        const RecurrenceCandidate* const chosen = choose_recurrence(shape, kH200, {}, kNever);
+        ASSERT_NE(chosen, nullptr);
+        EXPECT_EQ(chosen->name.find("recurrence_gru_"), 0) << chosen->name;
+        EXPECT_FALSE(chosen->tile.x_inside);
+      }
+    }
+  }
+  EXPECT_EQ(why_no_block(shape_of(3, 3, 200, false, Arithmetic::kFloat32, CellType::kGru), kH200),
+            "takes a state_size of at most 128, got 200");
 }
 
 // Blocks of a team wait for each other.

@@ -223,6 +223,24 @@ TEST(SequencePlan, IsTheWayWithTheLeastTime) {
   EXPECT_GT(std::min({recurrences, kernels, libraries}), 500);
 }
 
+// Only the backward of its larger states has kernels of single steps.
+TEST(SequencePlan, OfAGruIsARecurrenceOrTheLibrary) {
+  for (const DeviceFacts& device : {kH200, kA100}) {
+    SequenceShape shape = forward_of(CellType::kGru, Arithmetic::kBFloat16, 64, 128);
+    EXPECT_NE(choose_sequence(shape, device, {}).recurrence, nullptr);
+    EXPECT_TRUE(choose_sequence(shape, device, {.group = Group::kSteps}).steps.by_library());
+    shape = forward_of(CellType::kGru, Arithmetic::kBFloat16, 64, 1024);
+    EXPECT_EQ(choose_sequence(shape, device, {}).recurrence, nullptr);
+    for (const Group group : {Group::kHopper, Group::kTiles, Group::kFewRows}) {
+      EXPECT_TRUE(choose_sequence(shape, device, {.group = group}).steps.by_library());
+      shape.backward = true;
+      EXPECT_EQ(choose_sequence(shape, device, {.group = group}).gradients.candidate->group,
+                group == Group::kHopper && device.wgmma ? group : Group::kLibrary);
+      shape.backward = false;
+    }
+  }
+}
+
 TEST(SequencePlan, HoistsTheInputOfAnLstmAndOfWeightsThatL2HasNoRoomFor) {
   const auto hoists = [](CellType cell, int64_t size) {
     const auto shape = forward_of(cell, Arithmetic::kBFloat16, 64, size);

@@ -39,7 +39,7 @@ lltm_instances(backward_wgmma backward/wgmma_launch.cuh ARITHMETICS kTf32 kFloat
   "launch_backward_wgmma<@A@>(const BackwardProblem&, const GradientPlan&, float*, cudaStream_t)")
 lltm_instances(lstm_step_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
   "launch_forward_wgmma<@A@, cell::Lstm>(const StepProblem&, const TileShape&, int, cudaStream_t)")
-foreach(cell Lltm Lstm)
+foreach(cell Lltm Lstm Gru)
   string(TOLOWER "${cell}" prefix)
   lltm_instances(${prefix}_recurrence_forward_fma recurrence/fma_forward.cuh ARITHMETICS kFloat32 FUNCTIONS
     "launch_recurrence_fma<cell::${cell}>(const RecurrenceForward<float>&, const RecurrenceTile&, cudaStream_t)")
@@ -49,6 +49,14 @@ foreach(cell Lltm Lstm)
     "launch_recurrence_mma<cell::${cell}>(const RecurrenceForward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
   lltm_instances(${prefix}_recurrence_backward_mma recurrence/mma_backward.cuh ARITHMETICS kFloat16 kBFloat16 FUNCTIONS
     "launch_recurrence_mma<cell::${cell}>(const RecurrenceBackward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
+  if(cell STREQUAL "Gru") # its larger states run step by step
+    set(CELL "#include \"cell/combined.h\"\n#include \"cell/gru.h\"\n\n")
+    lltm_instances(gru_sequence_gradient_wgmma sequence/gradient_wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+      "launch_sequence_gradient_wgmma<cell::Combined<cell::Gru>, @A@>(const SequenceGradientsParams<TensorElement<@A@>>&,
+        const Matrix&, const TileShape&, int, cudaStream_t)")
+    unset(CELL)
+    continue()
+  endif()
   lltm_instances(${prefix}_recurrence_forward_grid grid/forward.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
     "launch_recurrence_grid<cell::${cell}, @A@>(const OfGrid<RecurrenceForward<TensorElement<@A@>>>&,
       const GridTile&, bool, cudaStream_t)")

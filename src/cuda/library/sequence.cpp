@@ -1,9 +1,8 @@
 // z_x, the product with the inputs, is computed in chunks of steps, by one product each, and a
 // product with h in each step. Both are kept in the accumulation type, float32 for 16-bit tensors,
-// so z is rounded only where it is written to gates. h is carried in h_n, or in a buffer if it is
-// the cell state itself and h_n is not rounded; each step updates it in place. A row that has ended
-// leaves its state alone, so h_n has the final one at the end. The cell state is carried in the
-// accumulation type: in c_n if that has it, else in a buffer.
+// so z is rounded only where it is written to gates. h is carried in h_n, which each step updates
+// in place. A row that has ended leaves its state alone, so h_n has the final one at the end. The
+// cell state is carried in the accumulation type: in c_n if that has it, else in a buffer.
 #include "sequence.h"
 
 #include "../../cell/column_runs.h"
@@ -68,9 +67,7 @@ class LibraryForward {
   void run_rows(int64_t first, int64_t count) const {
     const int64_t gates = sizes_.gates, state_size = sizes_.state_size;
     const int64_t saved = state_size * arguments_.cell.saved;
-    const Tensor h = outputs_.h_n.defined()
-                         ? outputs_.h_n.narrow(0, first, count)
-                         : device_.empty({count, state_size}, outputs_.output.scalar_type());
+    const Tensor h = outputs_.h_n.narrow(0, first, count);
     const Tensor c_n = outputs_.c_n.narrow(0, first, count);
     const bool carries_in_c_n = c_n.scalar_type() == kAccumulated;
     const Tensor cell = carries_in_c_n ? c_n : device_.empty({count, state_size}, kAccumulated);
@@ -110,7 +107,7 @@ class LibraryForward {
       step.t = t;
       step.next_t = order_.next_time(k);
       step.new_h = address_of(outputs_.output, t, first);
-      step.new_cell = outputs_.cells.defined() ? address_of(outputs_.cells, t, first) : nullptr;
+      step.new_cell = address_of(outputs_.cells, t, first);
       step.gates = address_of(outputs_.gates, t, first);
       product_out(z_h, h, arguments_.weight_hh.t(), arithmetic_);
       const SequenceStepParams<scalar_t> params{
@@ -118,7 +115,7 @@ class LibraryForward {
           chunk.const_data_ptr<acc_t>() + (t - first_time) * count * saved,
           z_h.const_data_ptr<acc_t>()};
       check_launch(with_every_cell(arguments_.cell.type, [&]<typename Cell>() {
-        return launch_sequence_step<Cell>(params, device_.stream());
+        return launch_sequence_step<cell::CombinedOf<Cell>>(params, device_.stream());
       }));
     }
     if (!carries_in_c_n) {

@@ -1,6 +1,7 @@
 // Choosing among candidates by their estimates, for every operator alike, and remembering choices.
 #pragma once
 
+#include "../../cell/cell_type.h"
 #include "../scheduler/gradient_plan.h"
 #include "../tile/shapes.h"
 #include "facts.h"
@@ -75,8 +76,8 @@ struct Candidate {
   Estimate (*estimate)(const Candidate&, const Shape&, const DeviceFacts&, int ranks);
   /// Whether it is accurate enough to be chosen without being selected; null if it always is.
   bool (*is_exact)(const Candidate&, const Shape&) = nullptr;
-  int gates = 3;         // of the cell whose kernel it is
-  int most_ranks = 1;    // limited by the shared memory for their sums
+  CellType cell = CellType::kLltm;  // whose kernel it is
+  int most_ranks = 1;               // limited by the shared memory for their sums
   bool float32 = false;  // hopper: three TF32 products; recurrences: multiply-adds, also for TF32
   // A forward's by mma.sync, and a recurrence's: the blocks of a multiprocessor.
   double blocks_a_multiprocessor = 1;

@@ -300,7 +300,7 @@ bool few_rows_supports(const ForwardCandidate&,
 bool wgmma_supports(const ForwardCandidate& of,
                     const ForwardShape& shape,
                     const DeviceFacts& device) {
-  return gates_of(shape.cell) == of.gates && ours_run(shape, device) && device.wgmma &&
+  return shape.cell == of.cell && ours_run(shape, device) && device.wgmma &&
          of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
          shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
          device.resident_in_clusters_of(of.tile.row_tiles) > 0;
@@ -337,7 +337,7 @@ constexpr ForwardCandidate wgmma(std::string_view name,
                                  int most_ranks,
                                  ForwardTimes times,
                                  bool float32 = false,
-                                 int gates = 3) {
+                                 CellType cell = CellType::kLltm) {
   return {.name = name,
           .group = Group::kHopper,
           .tile = tile,
@@ -345,7 +345,7 @@ constexpr ForwardCandidate wgmma(std::string_view name,
           .supports = wgmma_supports,
           .estimate = wgmma_time,
           .is_exact = are_exact,
-          .gates = gates,
+          .cell = cell,
           .most_ranks = most_ranks,
           .float32 = float32,
           .two_steps_fit = tile == TileShape{64, 8} && !float32};
@@ -394,15 +394,15 @@ constexpr ForwardCandidate kCandidates[] = {
     wgmma("forward_wgmma_float32_128x32", {128, 32}, 8,
         {.cell = {.chunk = 0.763, .block = 1.64}, .step = {.chunk = 0.741, .input_chunk = 0.537, .block = 3.6, .alone = 0.221}}, /*float32=*/true),
     wgmma("lstm_wgmma_64x8", {64, 8}, 8,
-        {.cell = {.chunk = 0.16, .block = 1.6}, .step = {.chunk = 0.155, .input_chunk = 0, .block = 1.82, .alone = -0.886}}, /*float32=*/false, /*gates=*/4),
+        {.cell = {.chunk = 0.16, .block = 1.6}, .step = {.chunk = 0.155, .input_chunk = 0, .block = 1.82, .alone = -0.886}}, /*float32=*/false, CellType::kLstm),
     wgmma("lstm_wgmma_64x24", {64, 24}, 8,
-        {.cell = {.chunk = 0.18, .block = 2.0}, .step = {.chunk = 0.0755, .input_chunk = 0, .block = 2.52, .alone = 0.312}}, /*float32=*/false, /*gates=*/4),
+        {.cell = {.chunk = 0.18, .block = 2.0}, .step = {.chunk = 0.0755, .input_chunk = 0, .block = 2.52, .alone = 0.312}}, /*float32=*/false, CellType::kLstm),
     wgmma("lstm_wgmma_128x32", {128, 32}, 2,
-        {.cell = {.chunk = 0.2, .block = 2.5}, .step = {.chunk = 0.26, .input_chunk = 0, .block = 3.16, .alone = 0.111}}, /*float32=*/false, /*gates=*/4),
+        {.cell = {.chunk = 0.2, .block = 2.5}, .step = {.chunk = 0.26, .input_chunk = 0, .block = 3.16, .alone = 0.111}}, /*float32=*/false, CellType::kLstm),
     wgmma("lstm_wgmma_float32_64x24", {64, 24}, 8,
-        {.cell = {.chunk = 0.52, .block = 2.0}, .step = {.chunk = 0.522, .input_chunk = 0, .block = 3.37, .alone = 0.0761}}, /*float32=*/true, /*gates=*/4),
+        {.cell = {.chunk = 0.52, .block = 2.0}, .step = {.chunk = 0.522, .input_chunk = 0, .block = 3.37, .alone = 0.0761}}, /*float32=*/true, CellType::kLstm),
     wgmma("lstm_wgmma_float32_128x16", {128, 16}, 8,
-        {.cell = {.chunk = 0.6, .block = 1.8}, .step = {.chunk = 0.606, .input_chunk = 0, .block = 2.62, .alone = 0.764}}, /*float32=*/true, /*gates=*/4),
+        {.cell = {.chunk = 0.6, .block = 1.8}, .step = {.chunk = 0.606, .input_chunk = 0, .block = 2.62, .alone = 0.764}}, /*float32=*/true, CellType::kLstm),
     tiles("forward_tiles_16x8", {16, 8}, 8,
         {.cell = {.chunk = 0.37, .block = 1.69}}, /*blocks_a_multiprocessor=*/2.2),
     tiles("forward_tiles_64x8", {64, 8}, 8,

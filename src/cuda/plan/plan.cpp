@@ -50,7 +50,9 @@ SequencePlan plan_sequence(const DeviceFacts& device, const SequenceShape& shape
   if (plan.recurrence == nullptr && selected.group && runs_all_steps(*selected.group)) {
     const std::string why = why_no_recurrence(shape, device, *selected.group);
     TORCH_CHECK(why.empty(),
-                shape.cell == CellType::kLltm ? "lltm::sequence" : "lltm::lstm",
+                shape.cell == CellType::kLltm   ? "lltm::sequence"
+                : shape.cell == CellType::kLstm ? "lltm::lstm"
+                                                : "lltm::gru",
                 shape.backward ? "_backward" : "",
                 ": LLTM_CUDA_PATH=",
                 selected.group == Group::kCluster ? "cluster "

@@ -1,5 +1,6 @@
 #include "recurrence.h"
 
+#include "../kernels/recurrence/cell_tiles.h"
 #include "grid.h"
 #include "input_product.h"
 #include "times.h"
@@ -34,7 +35,7 @@ int resident_clusters(int size, const DeviceFacts& device) {
 
 /// Whether a candidate is a kernel for a cell of as many gates and its arithmetic.
 bool is_for(const RecurrenceCandidate& of, const RecurrenceShape& shape) {
-  return of.gates == gates_of(shape.cell) &&
+  return of.cell == shape.cell &&
          (of.group == Group::kGrid || of.float32 == is_float(*shape.arithmetic));
 }
 
@@ -54,7 +55,7 @@ bool multiplies_input(const RecurrenceCandidate& of,
   return of.float32 ? shape.input_features <= of.tile.state_size
                     : shape.input_features <= kLargestRecurrentInput && shape.in_pairs &&
                           shape.input_in_pairs &&
-                          device.shared_bytes_a_block >= bytes_to_multiply_input(of.gates);
+                          device.shared_bytes_a_block >= bytes_to_multiply_input(gates_of(of.cell));
 }
 
 bool supports_sequence(const RecurrenceCandidate& of,
@@ -138,19 +139,18 @@ Estimate time_across_grid(const RecurrenceCandidate&,
                              launches * kGridPrologue)};
 }
 
-/// Of a cell of some gates.
-constexpr RecurrenceCandidate across_grid(std::string_view name, int gates) {
+constexpr RecurrenceCandidate across_grid(std::string_view name, CellType cell) {
   RecurrenceCandidate of{.name = name,
                          .group = Group::kGrid,
                          .supports = supports_sequence,
                          .estimate = time_across_grid};
-  of.gates = gates;
+  of.cell = cell;
   of.tile.state_size = kGridForwardTiles.back().state_size;
   return of;
 }
 
-/// A row of the table. The name, recurrence_[lstm_]PRODUCT_STATExROWS[_x|_clusterBLOCKS], says what
-/// the kernel is compiled for.
+/// A row of the table. The name, recurrence_[lstm_|gru_]PRODUCT_STATExROWS[_x|_clusterBLOCKS], says
+/// what the kernel is compiled for.
 consteval RecurrenceCandidate row(std::string_view name,
                                   RecurrenceShape::Step forward,
                                   RecurrenceShape::Step backward = {}) {
@@ -173,7 +173,7 @@ consteval RecurrenceCandidate row(std::string_view name,
                          .supports = supports_sequence,
                          .estimate = time_of_sequence};
   take("recurrence_");
-  of.gates = take("lstm_") ? 4 : 3;
+  of.cell = take("lstm_") ? CellType::kLstm : take("gru_") ? CellType::kGru : CellType::kLltm;
   of.float32 = take("fma_");
   take("mma_");
   of.tile.state_size = number();
@@ -185,7 +185,7 @@ consteval RecurrenceCandidate row(std::string_view name,
     of.group = Group::kCluster;
   }
   of.blocks_a_multiprocessor =
-      of.float32 ? resident_fma_blocks(of.gates, of.tile) : resident_mma_blocks(of.tile);
+      of.float32 ? resident_fma_blocks(gates_of(of.cell), of.tile) : resident_mma_blocks(of.tile);
   return of;
 }
 
@@ -257,17 +257,45 @@ constexpr RecurrenceCandidate kCandidates[] = {
     row("recurrence_lstm_mma_384x24_cluster8", {1.25, 0.125}, {2.0, 0.245}),
     row("recurrence_lstm_mma_384x24_cluster12", {0.72, 0.065}, {1.35, 0.115}),
     row("recurrence_lstm_mma_512x16_cluster16", {0.95, 0.05}, {1.35, 0.135}),
-    across_grid("recurrence_grid", 3),
-    across_grid("recurrence_lstm_grid", 4),
+    // The times are the LLTM's, whose gates are as many. They were not measured.
+    row("recurrence_gru_fma_32x1", {0.21, 0.075}, {0.29, 0.058}),
+    row("recurrence_gru_fma_32x4", {0.65, 0.31}, {1.14, 0.35}),
+    row("recurrence_gru_fma_64x1", {0.24, 0.26}, {0.31, 0.23}),
+    row("recurrence_gru_fma_64x4", {0.53, 0.75}, {0.62, 0.53}),
+    row("recurrence_gru_fma_96x1", {0.46, 0.46}, {0.51, 0.51}),
+    row("recurrence_gru_fma_128x1", {0.54, 0.54}, {0.64, 0.64}),
+    row("recurrence_gru_fma_128x2", {0.95, 0.95}, {0.97, 0.97}),
+    row("recurrence_gru_fma_128x4", {1.95, 1.95}, {1.95, 1.95}),
+    row("recurrence_gru_fma_256x1_cluster4", {0.69, 0}, {0.78, 0}),
+    row("recurrence_gru_fma_256x2_cluster4", {1.17, 0}, {1.35, 0}),
+    row("recurrence_gru_fma_256x4_cluster4", {1.95, 0}, {2.35, 0}),
+    row("recurrence_gru_fma_512x1_cluster16", {0.83, 0}, {1.22, 0}),
+    row("recurrence_gru_fma_512x2_cluster16", {1.41, 0}, {1.87, 0}),
+    row("recurrence_gru_fma_512x4_cluster16", {2.45, 0}, {3.25, 0}),
+    row("recurrence_gru_mma_32x1", {0.21, 0.068}, {0.19, 0.072}),
+    row("recurrence_gru_mma_32x8", {0.30, 0.26}, {0.42, 0.21}),
+    row("recurrence_gru_mma_64x1", {0.23, 0.13}, {0.24, 0.17}),
+    row("recurrence_gru_mma_64x8", {0.35, 0.40}, {0.46, 0.44}),
+    row("recurrence_gru_mma_96x1", {0.37, 0.30}, {0.41, 0.30}),
+    row("recurrence_gru_mma_96x8", {0.60, 0.60}, {0.82, 0.82}),
+    row("recurrence_gru_mma_128x1", {0.40, 0.40}, {0.50, 0.50}),
+    row("recurrence_gru_mma_128x8", {0.65, 0.65}, {0.97, 0.97}),
+    row("recurrence_gru_mma_128x32", {3.50, 3.50}, {3.90, 3.90}),
+    row("recurrence_gru_mma_256x32_cluster4", {0.55, 0.15}, {0.97, 0.10}),
+    row("recurrence_gru_mma_384x32_cluster6", {0.80, 0.11}, {1.20, 0.11}),
+    row("recurrence_gru_mma_512x16_cluster8", {0.83, 0.15}, {1.60, 0.165}),
+    across_grid("recurrence_grid", CellType::kLltm),
+    across_grid("recurrence_lstm_grid", CellType::kLstm),
 };
 
-/// Whether the candidates by one product for cells of some gates are the tiles that it is compiled
-/// for.
+/// Whether the candidates by one product for a cell are the tiles that it is compiled for.
 template <size_t kCount>
-constexpr bool are_all(const std::array<RecurrenceTile, kCount>& tiles, int gates, bool float32) {
+constexpr bool are_all(const std::array<RecurrenceTile, kCount>& tiles,
+                       CellType cell,
+                       bool float32) {
   size_t count = 0;
   for (const RecurrenceCandidate& of : kCandidates) {
-    if (of.group != Group::kGrid && of.gates == gates && of.float32 == float32) {
+    if (of.group != Group::kGrid && of.cell == cell && of.float32 == float32) {
       if (std::find(tiles.begin(), tiles.end(), of.tile) == tiles.end()) {
         return false;
       }
@@ -276,8 +304,12 @@ constexpr bool are_all(const std::array<RecurrenceTile, kCount>& tiles, int gate
   }
   return count == kCount;
 }
-static_assert(are_all(kFmaTiles<3>, 3, true) && are_all(kFmaTiles<4>, 4, true));
-static_assert(are_all(kMmaTiles<3>, 3, false) && are_all(kMmaTiles<4>, 4, false));
+static_assert(are_all(kFmaTiles<3>, CellType::kLltm, true) &&
+              are_all(kFmaTiles<4>, CellType::kLstm, true) &&
+              are_all(kFmaTilesOf<3, 4>, CellType::kGru, true));
+static_assert(are_all(kMmaTiles<3>, CellType::kLltm, false) &&
+              are_all(kMmaTiles<4>, CellType::kLstm, false) &&
+              are_all(kMmaTilesOf<3, 4>, CellType::kGru, false));
 
 int64_t gradient_tiles(int64_t size) {
   return ceil_div(size, kGradientTile);

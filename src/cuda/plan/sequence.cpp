@@ -54,7 +54,7 @@ StepsPlan plan_steps(const SequenceShape& shape,
                      const DeviceFacts& device,
                      const Selection& selection) {
   constexpr double kMargin = 1.1;  // the estimates are that uncertain
-  if (!shape.arithmetic) {
+  if (!shape.arithmetic || shape.cell == CellType::kGru) {
     return {shape.layout};
   }
   if (shape.cell == CellType::kLstm && !selects_by_name<ForwardShape>(selection)) {
@@ -101,8 +101,11 @@ SequencePlan choose_sequence(const SequenceShape& shape,
                              const Selection& selection) {
   SequencePlan plan;
   if (shape.backward) {
-    const SequenceGradientShape step{
-        shape.arithmetic, shape.steps, shape.batch, shape.state_size, shape.gates()};
+    const SequenceGradientShape step{shape.arithmetic,
+                                     shape.steps,
+                                     shape.batch,
+                                     shape.state_size,
+                                     saved_of(shape.cell) * shape.state_size};
     plan.gradients = choose(step, device, selection);
   } else if (shape.one_step) {
     plan.one_step = choose_forward(*shape.one_step, device, selection);

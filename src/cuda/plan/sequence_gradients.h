@@ -13,7 +13,7 @@
 
 namespace lltm::cuda {
 
-/// The product of a step: (rows, gates) by (gates, state_size).
+/// The product of a step: (rows, gates) by (gates, state_size). Gates are all saved numbers.
 struct SequenceGradientShape {
   using Tile = TileShape;
   /// A chunk of K, to finish a full tile by itself, to exchange the sums of a cluster, and how many

@@ -23,6 +23,7 @@
 #include "../../ptx/registers.cuh"
 #include "../../ptx/shared.cuh"
 #include "../../reduction/lane_sums.cuh"
+#include "cell_tiles.h"
 #include "copy_weights.cuh"
 #include "recurrence.h"
 
@@ -75,9 +76,9 @@ struct FmaTile {
       std::min(kLanes / kColumns, static_cast<int>(std::bit_ceil(unsigned{kRows})));
   static constexpr int kElements = (kRows + kRowLanes - 1) / kRowLanes;  // neighboring rows
   static constexpr int kScatteredRows = kElements * kRowLanes;  // those past kRows do not exist
-  // What an element reads in a step: its pre-activations, unless they are computed here, and, in
-  // the backward, the cell state and the gradients of output and cells.
-  static constexpr int kFetched = kXInside ? 0 : Cell::kGates + (kBackward ? 3 : 0);
+  // What an element reads in a step: what x gives it, unless that is computed here, or, in the
+  // backward, what is saved, the cell state and the gradients of output and cells.
+  static constexpr int kFetched = kXInside ? 0 : kBackward ? Cell::kSaved + 3 : Cell::kInputs;
   static constexpr int kAhead = 4;  // steps
   static constexpr int kVectorBytes = 2 * kRows * kK * 4;
   static constexpr int kFetchedBytes = kElements * kFetched * kThreads * 4;  // of a step

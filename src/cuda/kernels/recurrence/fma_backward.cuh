@@ -1,8 +1,10 @@
 // The backward of the recurrence in float32 (fma.cuh).
 #pragma once
 
+#include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
+#include "../../../cell/sides.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
@@ -16,9 +18,9 @@ template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     recurrence_backward_fma(const __grid_constant__ RecurrenceBackward<float> p) {
   using Cell = typename Tile::Cell;
-  constexpr int kGates = Cell::kGates, kElements = Tile::kElements;
-  constexpr int kCell = kGates, kGradOutput = kGates + 1,
-                kGradCell = kGates + 2;  // of what is fetched
+  constexpr int kSaved = Cell::kSaved, kElements = Tile::kElements;
+  constexpr int kCell = kSaved, kGradOutput = kSaved + 1,
+                kGradCell = kSaved + 2;  // of what is fetched
   extern __shared__ __align__(128) unsigned char shared[];
 #if __CUDA_ARCH__ < 900
   if (Tile::kCluster > 1) {
@@ -67,18 +69,17 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   typename Product::Weights weights;
   product.load(p.weights, state_size, state_size, steps >> 30, weights);
   const bool writes = product.is_first();
-  float d_bias[kGates] = {};
+  float d_bias[kSaved] = {};
 
   const int64_t elements = p.rows * p.state_size;
   const int64_t d_gates_of_step = p.rows * p.d_gates_stride;
   const int64_t in_step = row * p.state_size + column;
   const int64_t d_gates_stride = in_register(p.d_gates_stride);
-  const auto write = [&](float* to, int e, bool condition, const float(&d_z)[kGates]) {
+  const auto write = [&](float* to, int e, bool condition, const float(&d_z)[kSaved]) {
 #pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
-      store_word(to + e * d_gates_stride + gate * state_size,
-                 __float_as_uint(d_z[gate]),
-                 condition && writes);
+    for (int k = 0; k < kSaved; ++k) {
+      store_word(
+          to + e * d_gates_stride + k * state_size, __float_as_uint(d_z[k]), condition && writes);
     }
   };
   const auto d_gates_at = [&](int t) {
@@ -88,7 +89,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     for (int k = begin; k < end; ++k) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        constexpr float kZeros[kGates] = {};
+        constexpr float kZeros[kSaved] = {};
         write(d_gates_at(range.time_of(k)), e, exists[e], kZeros);
       }
     }
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     // used.
     int copied = range.end - 1;
     const float* gates =
-        p.gates + int64_t{last_time} * kGates * elements + row * kGates * p.state_size + column;
+        p.gates + int64_t{last_time} * kSaved * elements + row * kSaved * p.state_size + column;
     const float* cells = p.cells + last_time * elements + in_step;
     const auto first_of = [&](const Steps<float>& of) {
       return of.data == nullptr ? nullptr : &of.at(last_time, row, column);
@@ -113,8 +114,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          ring.copy(slot, e, gate, gates + (e * kGates + gate) * state_size, exists[e]);
+        for (int k = 0; k < kSaved; ++k) {
+          ring.copy(slot, e, k, gates + (e * kSaved + k) * state_size, exists[e]);
         }
         ring.copy(slot, e, kCell, cells + e * state_size, exists[e]);
         ring.copy(slot,
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       }
       commit_copies();
       const int64_t further = --copied >= range.begin ? towards : 0;
-      gates += further * kGates * elements;
+      gates += further * kSaved * elements;
       cells += further * elements;
       grad_output += further * p.grad_output.strides[0];
       grad_cells += further * p.grad_cells.strides[0];
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     // Of the step computed before the current one.
     const int64_t d_gates_step = in_register(towards * d_gates_of_step);
     float* d_gates = d_gates_at(last_time) - d_gates_step;
-    float d_z[kElements][kGates];
+    float d_z[kElements][kSaved];
     const auto write_last_step = [&](bool has_last) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
@@ -174,10 +175,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       float grad_h[kElements], grad_cell[kElements];
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        float z[kGates];
+        float z[kSaved];
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          z[gate] = ring.read(ring.slot(i), e, gate);
+        for (int k = 0; k < kSaved; ++k) {
+          z[k] = ring.read(ring.slot(i), e, k);
         }
         float old_cell = 0;
         if constexpr (Cell::kReadsOldCell) {
@@ -201,10 +202,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         const float from_h = d_h[e] + (passes[e] ? sums.of[0][e] : 0);
         const float c = Cell::backward(by[e], from_h + grad_h[e], d_cell[e] + grad_cell[e], d_z[e]);
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          d_z[e][gate] = runs ? d_z[e][gate] : 0;
-          vectors.put(~i & 1, e, gate, d_z[e][gate]);
-          d_bias[gate] += d_z[e][gate];
+        for (int k = 0; k < kSaved; ++k) {
+          d_z[e][k] = runs ? d_z[e][k] : 0;
+          if (const int gate = cell::gate_at<Cell>(k); gate >= 0) {
+            vectors.put(~i & 1, e, gate, d_z[e][k]);
+          }
+          d_bias[k] += d_z[e][k];
         }
         d_h[e] = runs ? 0 : from_h;
         d_cell[e] = !runs ? d_cell[e] : is_reset[e] ? 0 : c;
@@ -219,7 +222,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       vectors.receive(~i & 1);
     }
     write_last_step(true);
-    if (p.d_h0 != nullptr) {
+    if (Cell::kCarriesH ? p.d_c0.exact != nullptr || p.d_c0.rounded != nullptr
+                        : p.d_h0 != nullptr) {
       product.multiply(weights, count & 1, kNoParts, sums);
       product.finish(sums);
 #pragma unroll
@@ -240,31 +244,33 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         p.d_h0[to] = d_h[e];
       }
       if (exists[e] && d_c0 != nullptr) {
-        d_c0[to] = d_cell[e];
+        d_c0[to] = Cell::kCarriesH ? d_cell[e] + d_h[e] : d_cell[e];
       }
     }
   }
   if (p.d_bias_parts != nullptr) {
     // The sums of the threads that have the same column, which take the place of V.
+    constexpr int kNumbers = kSaved * Tile::kState;
+    static_assert(4 * Tile::kRowLanes * kNumbers <= Tile::kSharedBytes - Tile::kBarrierBytes);
     sync_block<Tile::kThreads>();
     if (writes) {
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
+      for (int k = 0; k < kSaved; ++k) {
         const int lane_of_rows = product.first_row() / kElements;
-        store_shared(base + 4 * (lane_of_rows * Tile::kK + gate * Tile::kState + column),
-                     __float_as_uint(d_bias[gate]));
+        store_shared(base + 4 * (lane_of_rows * kNumbers + k * Tile::kState + column),
+                     __float_as_uint(d_bias[k]));
       }
     }
     sync_block<Tile::kThreads>();
-    for (int i = static_cast<int>(threadIdx.x); i < Tile::kK; i += Tile::kThreads) {
+    for (int i = static_cast<int>(threadIdx.x); i < kNumbers; i += Tile::kThreads) {
       const int gate = i / Tile::kState, of_gate = i % Tile::kState;
       float sum = 0;
       for (int lane_of_rows = 0; lane_of_rows < Tile::kRowLanes; ++lane_of_rows) {
-        sum += __uint_as_float(load_shared(base + 4 * (lane_of_rows * Tile::kK + i)));
+        sum += __uint_as_float(load_shared(base + 4 * (lane_of_rows * kNumbers + i)));
       }
       const int of_block = of_gate - first_of_block<Tile::kCluster>(Tile::kOwnState);
       if (of_gate < state_size && of_block >= 0 && of_block < Tile::kOwnState) {
-        p.d_bias_parts[(group * kGates + gate) * state_size + of_gate] = sum;
+        p.d_bias_parts[(group * kSaved + gate) * state_size + of_gate] = sum;
       }
     }
   }
@@ -274,7 +280,7 @@ template <typename Cell>
 cudaError_t launch_recurrence_fma(const RecurrenceBackward<float>& problem,
                                   const RecurrenceTile& tile,
                                   cudaStream_t stream) {
-  return dispatch<kFmaTiles<Cell::kGates>>(tile, [&](auto instance) {
+  return dispatch<kFmaTilesOf<Cell::kGates, Cell::kSaved>>(tile, [&](auto instance) {
     constexpr RecurrenceTile kTile = instance;
     if constexpr (kTile.x_inside) {
       return cudaErrorInvalidValue;

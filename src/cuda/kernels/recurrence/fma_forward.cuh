@@ -1,8 +1,10 @@
 // The forward of the recurrence in float32 (fma.cuh).
 #pragma once
 
+#include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
+#include "../../../cell/sides.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
@@ -66,7 +68,7 @@ template <typename Tile>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     recurrence_forward_fma(const __grid_constant__ RecurrenceForward<float> p) {
   using Cell = typename Tile::Cell;
-  constexpr int kGates = Cell::kGates, kElements = Tile::kElements;
+  constexpr int kInputs = Cell::kInputs, kSaved = Cell::kSaved, kElements = Tile::kElements;
   extern __shared__ __align__(128) unsigned char shared[];
 #if __CUDA_ARCH__ < 900
   if (Tile::kCluster > 1) {
@@ -112,17 +114,19 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   [[maybe_unused]] typename Product::Weights input_weights;
   [[maybe_unused]] const uint32_t input_rows = base + Tile::kVectorBytes;
   [[maybe_unused]] const uint32_t read_input = product.first_read(input_rows);
-  [[maybe_unused]] float bias[kGates] = {};
+  [[maybe_unused]] float bias[kSaved] = {};
   if constexpr (Tile::kXInside) {
     product.load(p.input_weights,
                  state_size,
                  static_cast<int>(p.input_features),
                  steps >> 30,
                  input_weights);
+  }
+  if constexpr (Tile::kXInside || !Cell::kAdds) {
     if (p.bias != nullptr && product.column() < state_size) {
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        bias[gate] = p.bias[(gate * state_size + product.column()) * p.bias_stride];
+      for (int k = 0; k < kSaved; ++k) {
+        bias[k] = p.bias[(k * state_size + product.column()) * p.bias_stride];
       }
     }
   }
@@ -147,9 +151,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int64_t first_time =
       min(range.time_of(range.first), range.time_of(max(range.last - 1, range.first)));
   const int64_t in_step = row * p.state_size + column,
-                in_gates = row * kGates * p.state_size + column;
+                in_gates = row * kSaved * p.state_size + column;
   const auto index_at = [&](int t) { return t * elements + in_step; };
-  const auto gates_index_at = [&](int64_t t) { return t * kGates * elements + in_gates; };
+  const auto inputs_index_at = [&](int64_t t) {
+    return t * kInputs * elements + row * kInputs * p.state_size + column;
+  };
+  const auto gates_index_at = [&](int64_t t) { return t * kSaved * elements + in_gates; };
   const bool writes = product.is_first();
 
   const bool writes_cells = writes && p.cells != nullptr,
@@ -161,15 +168,14 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
                          bool condition,
                          float out,
                          float c,
-                         const float(&z)[kGates]) {
+                         const float(&z)[kSaved]) {
     float* const to = output + e * state_size;
     store_word(to, __float_as_uint(out), condition && writes);
     store_word(to + cells_from_output, __float_as_uint(c), condition && writes_cells);
 #pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
-      store_word(gates + (e * kGates + gate) * state_size,
-                 __float_as_uint(z[gate]),
-                 condition && writes_gates);
+    for (int k = 0; k < kSaved; ++k) {
+      store_word(
+          gates + (e * kSaved + k) * state_size, __float_as_uint(z[k]), condition && writes_gates);
     }
   };
   const auto write_zeros = [&](int begin, int end) {
@@ -178,7 +184,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       const int t = range.time_of(k);
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
-        constexpr float kZeros[kGates] = {};
+        constexpr float kZeros[kSaved] = {};
         write(p.output + index_at(t), p.gates + gates_index_at(t), e, exists[e], 0, 0, kZeros);
       }
     }
@@ -190,9 +196,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     // copied again.
     int copied = range.begin;
     const int first = range.time_of(range.begin);
-    const float* z_x = p.z_x + gates_index_at(first) - first_time * kGates * elements;
+    const float* z_x = p.z_x + inputs_index_at(first) - first_time * kInputs * elements;
     const int64_t step = in_register(p.reverse ? -elements : elements);
-    const int64_t gates_step = in_register(kGates * step);
+    const int64_t gates_step = in_register(kSaved * step);
     [[maybe_unused]] InputRingOf<Tile> input(
         p, block_row, block_rows, first, p.reverse ? -1 : 1, input_rows);
     const auto copy_step = [&](int k) {
@@ -204,12 +210,12 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          ring.copy(slot, e, gate, z_x + (e * kGates + gate) * state_size, exists[e]);
+        for (int k = 0; k < kInputs; ++k) {
+          ring.copy(slot, e, k, z_x + (e * kInputs + k) * state_size, exists[e]);
         }
       }
       commit_copies();
-      z_x += ++copied < range.end ? gates_step : 0;
+      z_x += ++copied < range.end ? (Cell::kAdds ? gates_step : kInputs * step) : 0;
     };
 #pragma unroll 1
     for (int i = 0; i < Tile::kAhead - (Tile::kXInside ? 0 : 1); ++i) {
@@ -229,7 +235,7 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     // Of the step before the current one, which is written now.
     float* output = p.output + index_at(first) - step;
     float* gates = p.gates + gates_index_at(first) - gates_step;
-    float z[kElements][kGates], out[kElements], new_cell[kElements];
+    float z[kElements][kSaved], out[kElements], new_cell[kElements];
     const auto write_last_step = [&](bool has_last) {
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
@@ -258,15 +264,16 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     }
 #pragma unroll 1
     for (int i = 0; i < count; ++i) {
-      float z_of_x[kElements][kGates];
+      float z_of_x[kElements][kSaved];
       if constexpr (!Tile::kXInside) {
         ring.wait();
       }
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          z_of_x[e][gate] = Tile::kXInside ? bias[gate] : ring.read(ring.slot(i), e, gate);
+        for (int k = 0; k < kSaved; ++k) {
+          const int input = cell::input_at<Cell>(k);
+          z_of_x[e][k] = Tile::kXInside || input < 0 ? bias[k] : ring.read(ring.slot(i), e, input);
         }
       }
       typename Product::Sums sums;
@@ -281,8 +288,9 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
       for (int e = 0; e < kElements; ++e) {
         const bool runs = time < length[e];
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          z[e][gate] = z_of_x[e][gate] + sums.of[gate][e];
+        for (int k = 0; k < kSaved; ++k) {
+          const int gate = cell::gate_at<Cell>(k);
+          z[e][k] = gate < 0 ? z_of_x[e][k] : z_of_x[e][k] + sums.of[gate][e];
         }
         const cell::State<float> state = Cell::template forward<ShortMath>(z[e], cell[e]);
         h[e] = runs ? state.h : h[e];
@@ -292,8 +300,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
         out[e] = runs ? state.h : 0;
         new_cell[e] = runs ? state.cell : 0;
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          z[e][gate] = runs ? z[e][gate] : 0;
+        for (int k = 0; k < kSaved; ++k) {
+          z[e][k] = runs ? z[e][k] : 0;
         }
       }
       fetch_resets(range.begin + i + 2);
@@ -326,7 +334,7 @@ cudaError_t launch_recurrence_fma(const RecurrenceForward<float>& problem,
   if (tile.x_inside && (problem.input_features < 1 || problem.input_features > tile.state_size)) {
     return cudaErrorInvalidValue;
   }
-  return dispatch<kFmaTiles<Cell::kGates>>(tile, [&](auto instance) {
+  return dispatch<kFmaTilesOf<Cell::kGates, Cell::kSaved>>(tile, [&](auto instance) {
     using Tile = FmaTile<Cell, /*kBackward=*/false, instance>;
     return launch_groups<&recurrence_forward_fma<Tile>, Tile::kThreads, Tile::kSharedBytes>(
         problem, tile, stream, problem.least_shared_bytes);

@@ -29,6 +29,7 @@
 #include "../../ptx/registers.cuh"
 #include "../../ptx/shared.cuh"
 #include "../../runtime/dispatch.h"
+#include "cell_tiles.h"
 #include "copy_weights.cuh"
 #include "pairs.h"
 #include "recurrence.h"
@@ -654,7 +655,7 @@ cudaError_t dispatch_mma(const Problem& problem, const RecurrenceTile& tile, con
     return cudaErrorInvalidValue;
   }
   const bool pairs = is_in_pairs(problem);
-  return dispatch<kMmaTiles<Cell::kGates>>(tile, [&](auto instance) {
+  return dispatch<kMmaTilesOf<Cell::kGates, Cell::kSaved>>(tile, [&](auto instance) {
     constexpr RecurrenceTile kTile = instance;
     if (pairs) {
       return launch(instance, std::true_type());

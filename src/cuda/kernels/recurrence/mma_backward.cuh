@@ -1,8 +1,10 @@
 // The backward of the recurrence in 16 bits (mma.cuh).
 #pragma once
 
+#include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
+#include "../../../cell/sides.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/overlap.cuh"
 #include "block_rows.cuh"
@@ -58,14 +60,14 @@ struct NoInitialCells {};
 template <typename Shape>
 struct MmaBackward {
   using Element = typename Shape::Element;
-  static constexpr int kGates = Shape::Cell::kGates;
+  static constexpr int kGates = Shape::Cell::kGates, kSaved = Shape::Cell::kSaved;
   static constexpr int kOwnRows = Shape::kOwnRows;
   static constexpr bool kReadsOldCell = Shape::Cell::kReadsOldCell;
-  // The words of a row: the gates, the cell state, the gradients of output and cells and, if it is
-  // read, the cell state of the step before.
-  static constexpr int kNewCell = kGates, kGradOutput = kGates + 1, kGradCells = kGates + 2,
-                       kOldCell = kGates + 3;
-  using Inputs = ColumnsAhead<Shape, kGates + (kReadsOldCell ? 4 : 3)>;
+  // The words of a row: what is saved, the cell state, the gradients of output and cells and, if it
+  // is read, the cell state of the step before.
+  static constexpr int kNewCell = kSaved, kGradOutput = kSaved + 1, kGradCells = kSaved + 2,
+                       kOldCell = kSaved + 3;
+  using Inputs = ColumnsAhead<Shape, kSaved + (kReadsOldCell ? 4 : 3)>;
   using Operands = OperandsOf<Shape, kGates>;
   using Weights = WeightFragments<Shape, true>;
   using Shares = SharesOfK<Shape, 1>;
@@ -100,7 +102,7 @@ struct MmaBackward {
           grad_cells_rows(in_register(p.grad_cells.data != nullptr ? Shape::kRows : 0)),
           times_left(times.count) {
       const int64_t row = first_row + own.row, step = times.first * p.rows + row;
-      gates = p.gates + step * kGates * size + own.column;
+      gates = p.gates + step * kSaved * size + own.column;
       cells = p.cells + step * size + own.column;
       grad_output = start(p.grad_output, grad_output_strides, times, row, own.column);
       grad_cells = start(p.grad_cells, grad_cells_strides, times, row, own.column);
@@ -108,8 +110,8 @@ struct MmaBackward {
 
     /// Where word `word` of a row is, of the thread's first `rows` rows.
     LLTM_DEVICE ColumnsAt<Element> at(int word, int row, int rows) const {
-      if (word < kGates) {
-        return {gates + (row * kGates + word) * size, 1, rows - row};
+      if (word < kSaved) {
+        return {gates + (row * kSaved + word) * size, 1, rows - row};
       }
       if (word == kNewCell) {
         return {cells + row * size, 1, rows - row};
@@ -128,7 +130,7 @@ struct MmaBackward {
     }
 
     LLTM_DEVICE void advance() {
-      gates += kGates * cells_time_stride;
+      gates += kSaved * cells_time_stride;
       cells += cells_time_stride;
       grad_output += grad_output_strides[0];
       grad_cells += grad_cells_strides[0];
@@ -151,7 +153,7 @@ struct MmaBackward {
 
   /// What a thread writes for a tile at a step.
   struct Results {
-    uint32_t d_gates[kGates][kOwnRows] = {};
+    uint32_t d_gates[kSaved][kOwnRows] = {};
   };
 
   /// Where a thread writes its results of a time.
@@ -179,9 +181,9 @@ struct MmaBackward {
       for (int r = 0; r < kOwnRows; ++r) {
         const int row = 8 * tile + r;
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
+        for (int k = 0; k < kSaved; ++k) {
           store_columns(
-              own, d_gates + row * row_stride + gate * size, results.d_gates[gate][r], row, exist);
+              own, d_gates + row * row_stride + k * size, results.d_gates[k][r], row, exist);
         }
       }
     }
@@ -199,7 +201,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
   using Math = ShortRoundedMath;
   constexpr int kTiles = Shape::kTiles, kTilesAtOnce = Shape::kTilesAtOnce;
   constexpr int kOwnRows = Shape::kOwnRows, kOwnColumns = Shape::kOwnColumns;
-  constexpr int kGates = Cell::kGates;
+  constexpr int kGates = Cell::kGates, kSaved = Cell::kSaved;
   // Products wait for each other unless there are four sums.
   constexpr int kChains = 4 / kTilesAtOnce;
   extern __shared__ __align__(16) unsigned char shared[];
@@ -277,7 +279,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
   typename Kernel::Places places(
       p, own, size, first_row, times.first - (kWritesLater ? times.step : 0), times.step);
   typename Kernel::Results results[kTilesAtOnce];
-  float d_bias[kGates][kOwnColumns] = {};
+  float d_bias[kSaved][kOwnColumns] = {};
   // The rows whose h has been the operand of the step that the backward did last. For others the
   // product says nothing.
   uint32_t linked = 0;
@@ -341,10 +343,10 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
         for (int r = 0; r < kOwnRows; ++r) {
 #pragma unroll
           for (int j = 0; j < kOwnColumns; ++j) {
-            float z[kGates];
+            float z[kSaved];
 #pragma unroll
-            for (int gate = 0; gate < kGates; ++gate) {
-              z[gate] = column_of<Element>(words[gate][r], j);
+            for (int k = 0; k < kSaved; ++k) {
+              z[k] = column_of<Element>(words[k][r], j);
             }
             float old_cell = 0;
             if constexpr (Cell::kReadsOldCell) {
@@ -358,37 +360,39 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
         for (int r = 0; r < kOwnRows; ++r) {
           const bool runs = (running >> (8 * tile + r) & 1) != 0;
           const bool reset = (resets >> (8 * tile + r) & 1) != 0;
-          float d_z[kGates][kOwnColumns];
+          float d_z[kSaved][kOwnColumns];
 #pragma unroll
           for (int j = 0; j < kOwnColumns; ++j) {
             const float d_h_here = gradient_of_h(sums[i], tile, r, j);
-            float d_z_of_element[kGates];
+            float d_z_of_element[kSaved];
             const float d_cell_here = Cell::backward(
                 derivatives[r][j],
                 d_h_here + column_of<Element>(words[Kernel::kGradOutput][r], j),
                 d_cell[tile][r][j] + column_of<Element>(words[Kernel::kGradCells][r], j),
                 d_z_of_element);
 #pragma unroll
-            for (int gate = 0; gate < kGates; ++gate) {
-              d_z[gate][j] = d_z_of_element[gate];
+            for (int k = 0; k < kSaved; ++k) {
+              d_z[k][j] = d_z_of_element[k];
             }
             d_h[tile][r][j] = runs ? 0.0f : d_h_here;
             d_cell[tile][r][j] = runs ? (reset ? 0.0f : d_cell_here) : d_cell[tile][r][j];
           }
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            const uint32_t word = runs ? own.existing(word_of_columns<Element>(d_z[gate])) : 0;
-            operands.publish(tile, r, gate, word);
-            results[i].d_gates[gate][r] = word;
+          for (int k = 0; k < kSaved; ++k) {
+            const uint32_t word = runs ? own.existing(word_of_columns<Element>(d_z[k])) : 0;
+            if (const int gate = cell::gate_at<Cell>(k); gate >= 0) {
+              operands.publish(tile, r, gate, word);
+            }
+            results[i].d_gates[k][r] = word;
           }
         }
 #pragma unroll
         for (int r = 0; r < kOwnRows; ++r) {
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
+          for (int k = 0; k < kSaved; ++k) {
 #pragma unroll
             for (int j = 0; j < kOwnColumns; ++j) {
-              d_bias[gate][j] += column_of<Element>(results[i].d_gates[gate][r], j);
+              d_bias[k][j] += column_of<Element>(results[i].d_gates[k][r], j);
             }
           }
         }
@@ -411,12 +415,12 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
   start_next_kernel();
 
   if (p.d_bias_parts != nullptr) {
-    float* const to = p.d_bias_parts + group.group * kGates * size + own.column;
+    float* const to = p.d_bias_parts + group.group * kSaved * size + own.column;
 #pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
+    for (int k = 0; k < kSaved; ++k) {
 #pragma unroll
       for (int j = 0; j < kOwnColumns; ++j) {
-        float sum = d_bias[gate][j];
+        float sum = d_bias[k][j];
         if constexpr (!Shape::kOneRow) {  // over the threads of a column
           sum += __shfl_xor_sync(~0u, sum, 1);
           sum += __shfl_xor_sync(~0u, sum, 2);
@@ -427,12 +431,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
           sum = of_all[0][0][0];
         }
         if ((Shape::kOneRow || own.lane % 4 == 0) && own.share == 0 && j < own.columns) {
-          to[gate * size + j] = sum;
+          to[k * size + j] = sum;
         }
       }
     }
   }
-  if (p.d_h0 != nullptr || Shape::kCluster > 1) {  // a cluster's blocks receive all that was sent
+  if (p.d_h0 != nullptr || Cell::kCarriesH || Shape::kCluster > 1) {
+    // A cluster's blocks receive all that was sent.
 #pragma unroll
     for (int first_tile = 0; first_tile < kTiles; first_tile += kTilesAtOnce) {
       if (Shape::kCluster > 1 && first_tile >= tiles) {
@@ -458,7 +463,9 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
     if (p.d_h0 != nullptr) {
       p.d_h0[index] = element_of<Element>(d_h[tile][r][j]);
     }
-    p.d_c0.store(index, d_cell[tile][r][j], element_of<Element>);
+    p.d_c0.store(index,
+                 Cell::kCarriesH ? d_cell[tile][r][j] + d_h[tile][r][j] : d_cell[tile][r][j],
+                 element_of<Element>);
   });
   typename Kernel::Places idle(p, own, size, first_row, rows.longest(), 1);
 #pragma unroll 1

@@ -1,8 +1,10 @@
 // The forward of the recurrence in 16 bits (mma.cuh).
 #pragma once
 
+#include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
+#include "../../../cell/sides.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/overlap.cuh"
 #include "block_rows.cuh"
@@ -22,8 +24,8 @@ template <typename Shape>
 class ZxAhead {
  public:
   using Element = typename Shape::Element;
-  static constexpr int kGates = Shape::Cell::kGates;
-  using Columns = ColumnsAhead<Shape, kGates>;
+  static constexpr int kInputs = Shape::Cell::kInputs;
+  using Columns = ColumnsAhead<Shape, kInputs>;
   using Words = typename Columns::Words;
   static constexpr int kBytes = Columns::kBytes;
 
@@ -37,9 +39,10 @@ class ZxAhead {
                       uint32_t shared)
       : columns_(own, shared),
         tiles_(group),
-        data_(p.z_x + ((times.first - low) * p.rows + group.first + own.row) * kGates * state_size +
+        data_(p.z_x +
+              ((times.first - low) * p.rows + group.first + own.row) * kInputs * state_size +
               own.column),
-        time_stride_(times.step * p.rows * kGates * state_size),
+        time_stride_(times.step * p.rows * kInputs * state_size),
         size_(state_size),
         times_to_fetch_(times.count),
         rows_(times.count > 0 ? own.rows : 0) {}
@@ -58,9 +61,9 @@ class ZxAhead {
 
  private:
   LLTM_DEVICE void fetch(int tile) {
-    columns_.fetch([&](int gate, int r) {
+    columns_.fetch([&](int input, int r) {
       const int row = 8 * tile + r;
-      return ColumnsAt<Element>{data_ + (row * kGates + gate) * size_, 1, rows_ - row};
+      return ColumnsAt<Element>{data_ + (row * kInputs + input) * size_, 1, rows_ - row};
     });
     if (tiles_.is_last(tile)) {
       data_ += time_stride_;
@@ -81,7 +84,7 @@ struct MmaForward {
   using Element = typename Shape::Element;
   // The kernel multiplies the input, instead of reading z_x.
   static constexpr bool kXInside = Shape::kTile.x_inside;
-  static constexpr int kGates = Shape::Cell::kGates;
+  static constexpr int kGates = Shape::Cell::kGates, kSaved = Shape::Cell::kSaved;
   static constexpr int kOwnRows = Shape::kOwnRows, kOwnColumns = Shape::kOwnColumns;
   using Inputs = std::conditional_t<kXInside, InputProduct<Shape>, ZxAhead<Shape>>;
   using Operands = OperandsOf<Shape, 1>;
@@ -104,7 +107,7 @@ struct MmaForward {
 
   /// What a thread writes for a tile at a step.
   struct Results {
-    uint32_t h[kOwnRows] = {}, cell[kOwnRows] = {}, gates[kGates][kOwnRows] = {};
+    uint32_t h[kOwnRows] = {}, cell[kOwnRows] = {}, gates[kSaved][kOwnRows] = {};
   };
 
   /// Where a thread writes its results of a time.
@@ -127,7 +130,7 @@ struct MmaForward {
       const int64_t row = t * p.rows + first_row + own.row;
       output = p.output + row * size + own.column;
       cells = p.cells + row * size + own.column;
-      gates = p.gates + row * kGates * size + own.column;
+      gates = p.gates + row * kSaved * size + own.column;
     }
 
     /// For the tiles from `first_tile` on.
@@ -155,9 +158,8 @@ struct MmaForward {
       if_kept(keeps_gates, exist, [&](bool kept) {
         for_each_row([&](const Results& of, int r, int row) {
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            store_columns(
-                own, gates + int64_t{row * kGates + gate} * size, of.gates[gate][r], row, kept);
+          for (int k = 0; k < kSaved; ++k) {
+            store_columns(own, gates + int64_t{row * kSaved + k} * size, of.gates[k][r], row, kept);
           }
         });
       });
@@ -166,7 +168,7 @@ struct MmaForward {
     LLTM_DEVICE void advance() {
       output += time_stride;
       cells += time_stride;
-      gates += kGates * time_stride;
+      gates += kSaved * time_stride;
     }
 
    private:
@@ -191,7 +193,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
   using Math = ShortForwardMath<Element>;
   constexpr int kTiles = Shape::kTiles, kTilesAtOnce = Shape::kTilesAtOnce;
   constexpr int kOwnRows = Shape::kOwnRows, kOwnColumns = Shape::kOwnColumns;
-  constexpr int kGates = Cell::kGates;
+  constexpr int kGates = Cell::kGates, kInputs = Cell::kInputs, kSaved = Cell::kSaved;
   constexpr bool kXInside = Kernel::kXInside;
   // With one tile, products wait for each other unless there are two sums.
   constexpr int kChains = kTilesAtOnce == 1 && Shape::kCluster == 1 ? 2 : 1;
@@ -239,6 +241,22 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
     h[tile][r] |= bits << (16 * j);
   });
   own.load(p.c0, first_row, [&](int tile, int r, int j, float c) { cell[tile][r][j] = c; });
+
+  // Of what x gives nothing to.
+  [[maybe_unused]] float bias[kSaved][kOwnColumns] = {};
+  if constexpr (!Cell::kAdds) {
+    if (p.bias != nullptr) {
+#pragma unroll
+      for (int k = 0; k < kSaved; ++k) {
+#pragma unroll
+        for (int j = 0; j < kOwnColumns; ++j) {
+          bias[k][j] = j < own.columns
+                           ? static_cast<float>(p.bias[(k * size + own.column + j) * p.bias_stride])
+                           : 0;
+        }
+      }
+    }
+  }
 
   typename Kernel::Operands operands(own, group, shared_at + Kernel::kOperandsAt, shared_at);
   [[maybe_unused]] typename Kernel::Shares shares(own, shared_at + Kernel::kSharesAt);
@@ -326,24 +344,25 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
 #pragma unroll
       for (int i = 0; i < kTilesAtOnce; ++i) {
         const int tile = first_tile + i;
-        [[maybe_unused]] uint32_t z_x_words[kGates][kOwnRows];
+        [[maybe_unused]] uint32_t z_x_words[kInputs][kOwnRows];
         if constexpr (!kXInside) {
           inputs.take(tile, z_x_words);
         }
 #pragma unroll
         for (int r = 0; r < kOwnRows; ++r) {
           const bool runs = (running >> (8 * tile + r) & 1) != 0;
-          float z[kGates][kOwnColumns], new_h[kOwnColumns], new_cell[kOwnColumns];
+          float z[kSaved][kOwnColumns], new_h[kOwnColumns], new_cell[kOwnColumns];
 #pragma unroll
           for (int j = 0; j < kOwnColumns; ++j) {
-            float z_of_element[kGates];
+            float z_of_element[kSaved];
 #pragma unroll
-            for (int gate = 0; gate < kGates; ++gate) {
-              z[gate][j] = sum_of(own, sums[i][gate], r, j);
+            for (int k = 0; k < kSaved; ++k) {
+              const int gate = cell::gate_at<Cell>(k), input = cell::input_at<Cell>(k);
+              z[k][j] = gate < 0 ? 0 : sum_of(own, sums[i][gate], r, j);
               if constexpr (!kXInside) {
-                z[gate][j] += column_of<Element>(z_x_words[gate][r], j);
+                z[k][j] += input < 0 ? bias[k][j] : column_of<Element>(z_x_words[input][r], j);
               }
-              z_of_element[gate] = z[gate][j];
+              z_of_element[k] = z[k][j];
             }
             const cell::State<float> state =
                 Cell::template forward<Math>(z_of_element, cell[tile][r][j]);
@@ -357,8 +376,8 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
           results[i].h[r] = runs ? h_word : 0;
           results[i].cell[r] = runs ? word_of_columns<Element>(new_cell) : 0;
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            results[i].gates[gate][r] = runs ? word_of_columns<Element>(z[gate]) : 0;
+          for (int k = 0; k < kSaved; ++k) {
+            results[i].gates[k][r] = runs ? word_of_columns<Element>(z[k]) : 0;
           }
         }
       }

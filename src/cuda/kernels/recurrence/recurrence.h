@@ -70,7 +70,7 @@ template <typename Element>
 struct InputProductProblem {
   int64_t steps, rows;
   int64_t input_features;
-  int64_t columns;  // of z_x: kGates * state_size
+  int64_t columns;  // of z_x: kInputs * state_size
   Steps<Element> input;
   RecurrentWeights<Element> weights;
   const Element* bias;  // or null
@@ -102,9 +102,9 @@ struct RecurrenceForward {
   bool reverse;
   RowsOfSequence rows_of_sequence;
   RecurrentWeights<Element> weights;
-  // z_x with the bias added, (step_count, rows, kGates * state_size), contiguous, in the order of
-  // time. May be the part of `gates` that belongs to these steps. Unused by a kernel that
-  // multiplies the input itself (RecurrenceTile::x_inside).
+  // z_x with its bias added, (step_count, rows, kInputs * state_size), contiguous, in the order of
+  // time. May be the part of `gates` that belongs to these steps if both sides are added (kAdds).
+  // Unused by a kernel that multiplies the input itself (RecurrenceTile::x_inside).
   const Element* z_x;
   // Whether a kernel of this library, which computes z_x, is the previous one of the stream.
   // Everything else is then read while it runs.
@@ -114,9 +114,9 @@ struct RecurrenceForward {
   int least_shared_bytes;
   // What such a kernel multiplies, otherwise unused with null data: input, (steps, rows,
   // input_features), at least one and at most as many as the kernel takes; its columns of the
-  // weights,
-  // (kGates * state_size, input_features), with any strides; and the bias, (kGates * state_size,),
-  // or null.
+  // weights, (kGates * state_size, input_features), with any strides; and the bias,
+  // (kSaved * state_size,), or null. If the cell does not add both sides, all kernels read the bias
+  // where x gives nothing.
   Steps<Element> input;
   int64_t input_features;
   RecurrentWeights<Element> input_weights;
@@ -128,7 +128,7 @@ struct RecurrenceForward {
   // Contiguous, of the whole sequence. cells and gates are null if not kept.
   Element* output;  // (steps, rows, state_size)
   Element* cells;   // (steps, rows, state_size)
-  Element* gates;   // (steps, rows, kGates * state_size)
+  Element* gates;   // (steps, rows, kSaved * state_size)
   // The state after the last of these steps, (rows, state_size). h_n may be h0, and c_n may be c0.
   Element* h_n;
   CellsOut<Element> c_n;
@@ -144,21 +144,21 @@ struct RecurrenceBackward {
   bool reverse;  // of the forward
   RowsOfSequence rows_of_sequence;
   RecurrentWeights<Element> weights;
-  const Element* gates;  // (steps, rows, kGates * state_size), contiguous
-  const Element* cells;  // (steps, rows, state_size), contiguous
+  const Element* gates;  // (steps, rows, kSaved * state_size), contiguous
+  const Element* cells;  // (steps, rows, state_size), contiguous; the output of a cell of kCarriesH
   // Gradients of the results; null data if there is none. Their values beyond a row's length do not
   // matter.
   Steps<Element> grad_output, grad_cells, grad_h_n;
   AnyCells<Element> grad_c_n;
   // The cell state before the first step, which only a cell with kReadsOldCell needs.
   AnyCells<Element> c0;
-  Element* d_gates;        // (steps, rows, kGates * state_size); zeros beyond the length
+  Element* d_gates;        // (steps, rows, kSaved * state_size); zeros beyond the length
   int64_t d_gates_stride;  // between rows
-  // The sums of d_gates over the steps and the rows of a group: (groups, kGates * state_size), to
+  // The sums of d_gates over the steps and the rows of a group: (groups, kSaved * state_size), to
   // be added in order; null if not wanted.
   float* d_bias_parts;
-  Element* d_h0;  // (rows, state_size), contiguous, or null if not wanted
-  CellsOut<Element> d_c0;
+  Element* d_h0;           // (rows, state_size), contiguous, or null if not wanted
+  CellsOut<Element> d_c0;  // of h0 if the cell carries h
 };
 
 /// More than half of the shared memory of any multiprocessor.
