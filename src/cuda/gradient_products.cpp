@@ -68,6 +68,16 @@ bool starts_from_output(const RecurrentBackwardArguments& arguments) {
          !is_given(sequence.reset) && output.is_contiguous() && is_describable(output);
 }
 
+void launch_float32_products(BackwardProblem& problem,
+                             const GradientPlan& plan,
+                             const Device& device) {
+  const Tensor packed = pack(problem, Arithmetic::kFloat32, /*by_wgmma=*/true, device);
+  const Tensor workspace =
+      device.empty({workspace_floats(Arithmetic::kFloat32, problem, plan)}, at::kFloat);
+  check_launch(launch_backward_wgmma<Arithmetic::kFloat32>(
+      problem, plan, workspace.mutable_data_ptr<float>(), device.stream()));
+}
+
 /// Computes the products over all steps in float32 by the kernel of the cell's products, if that is
 /// faster than the library. Returns whether it did. Only d_weights read input and old_h, so their
 /// layout affects neither which kernel computes d_input nor its bits.
@@ -116,11 +126,60 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
       .d_input = mutable_data_or_null<float>(gradients.input),
       .d_weights = d_weights.as<void>(),
   };
-  const Tensor packed = pack(problem, Arithmetic::kFloat32, /*by_wgmma=*/true, device);
-  const Tensor workspace =
-      device.empty({workspace_floats(Arithmetic::kFloat32, problem, estimate.plan)}, at::kFloat);
-  check_launch(launch_backward_wgmma<Arithmetic::kFloat32>(
-      problem, estimate.plan, workspace.mutable_data_ptr<float>(), device.stream()));
+  launch_float32_products(problem, estimate.plan, device);
+  return true;
+}
+
+/// The same of some columns of a side of a cell that does not add its sides: d_weights = d_gates.T
+/// @ operand and, where d_operand has to be formed, d_operand = d_gates @ weights. Both may be
+/// undefined.
+bool run_float32_side(std::optional<Arithmetic> arithmetic,
+                      const Tensor& d_weights,
+                      bool forms_d_operand,
+                      const Tensor& d_operand,
+                      const Tensor& d_gates,
+                      const Tensor& operand,
+                      const Tensor& weights,
+                      const RecurrentArguments& sequence,
+                      const Device& device,
+                      const DeviceFacts& facts) {
+  if (sequence.cell.adds || arithmetic != Arithmetic::kFloat32 || weights.size(1) == 0 ||
+      !has_rows(weights) || !is_describable(d_gates)) {
+    return false;
+  }
+  const BackwardShape shape{.arithmetic = Arithmetic::kFloat32,
+                            .batch = d_gates.size(0),
+                            .input_features = 0,
+                            .state_size = weights.size(1),
+                            .cell = sequence.cell.type,
+                            .vector_rows = is_describable(weights),
+                            .forms_d_old_h = forms_d_operand,
+                            .columns = d_gates.size(1)};
+  const auto [candidate, estimate] = plan_backward(facts, shape);
+  if (candidate->group != Group::kHopper) {
+    return false;
+  }
+  // Without d_weights, any matrix takes the place of the operand.
+  const Rows operands(d_weights.defined() ? operand : weights);
+  BackwardProblem problem{
+      .batch = shape.batch,
+      .input_features = 0,
+      .state_size = shape.state_size,
+      .gates = shape.gates(),
+      .d_gates = d_gates.const_data_ptr(),
+      .d_gates_stride = d_gates.stride(0),
+      .input = operands.matrix(),
+      .weights = rows_of(weights),
+      .weights_input = rows_of(weights),
+      .old_h = operands.matrix(),
+      .d_old_h = mutable_data_or_null<float>(d_operand),
+      .d_input = nullptr,
+      .d_weights = {.of_h = mutable_data_or_null<float>(d_weights),
+                    .of_input = nullptr,
+                    .h_stride = d_weights.defined() ? d_weights.stride(0) : 0,
+                    .input_stride = 0},
+  };
+  launch_float32_products(problem, estimate.plan, device);
   return true;
 }
 
@@ -204,9 +263,21 @@ void compute_gradient_products(const Tensor& d_gates,
     const auto weights_product = [&](const Tensor& d_weights,
                                      c10::ArrayRef<int> of,
                                      const Tensor& d,
-                                     const Tensor& operands) {
+                                     const Tensor& operands,
+                                     const Tensor& weights) {
       for (const ColumnRun& run : runs_of(of, state_size)) {
-        product_over_rows_out(run.side(d_weights), run.saved(d), operands, product);
+        if (!run_float32_side(arithmetic,
+                              run.side(d_weights),
+                              /*forms_d_operand=*/false,
+                              {},
+                              run.saved(d),
+                              operands,
+                              run.side(weights),
+                              sequence,
+                              device,
+                              facts)) {
+          product_over_rows_out(run.side(d_weights), run.saved(d), operands, product);
+        }
       }
     };
     if (gradients.weight_hh.defined() && starts_from_output(arguments)) {
@@ -217,23 +288,36 @@ void compute_gradient_products(const Tensor& d_gates,
       weights_product(gradients.weight_hh,
                       cell.of_gate,
                       steps(d_gates, /*first=*/reverse),
-                      steps(arguments.output.flatten(0, 1), /*first=*/!reverse));
+                      steps(arguments.output.flatten(0, 1), /*first=*/!reverse),
+                      sequence.weight_hh);
     } else if (gradients.weight_hh.defined()) {
-      weights_product(gradients.weight_hh, cell.of_gate, d_gates, old_h());
+      weights_product(gradients.weight_hh, cell.of_gate, d_gates, old_h(), sequence.weight_hh);
     }
-    if (gradients.weight_ih.defined()) {
-      weights_product(gradients.weight_ih, cell.of_input, d_gates, input);
-    }
-    if (wants_input) {
-      const Tensor d_input = gradients.input.view({rows, input_features});
-      const auto runs = runs_of(cell.of_input, state_size);
-      for (const ColumnRun& run : runs) {
-        product_of_rows_out(d_input,
-                            run.saved(d_gates),
-                            run.side(sequence.weight_ih),
-                            [&](const Tensor& out, const Tensor& a, const Tensor& b) {
-                              product_out(out, a, b, arithmetic, /*adds=*/&run != &runs.front());
-                            });
+    const Tensor d_input = wants_input ? gradients.input.view({rows, input_features}) : Tensor();
+    const auto runs = runs_of(cell.of_input, state_size);
+    const bool in_one = runs.size() == 1 && (d_input.defined() || gradients.weight_ih.defined());
+    if (!in_one || !run_float32_side(arithmetic,
+                                     gradients.weight_ih,
+                                     /*forms_d_operand=*/true,
+                                     d_input,
+                                     runs[0].saved(d_gates),
+                                     input,
+                                     sequence.weight_ih,
+                                     sequence,
+                                     device,
+                                     facts)) {
+      if (gradients.weight_ih.defined()) {
+        weights_product(gradients.weight_ih, cell.of_input, d_gates, input, sequence.weight_ih);
+      }
+      if (wants_input) {
+        for (const ColumnRun& run : runs) {
+          product_of_rows_out(d_input,
+                              run.saved(d_gates),
+                              run.side(sequence.weight_ih),
+                              [&](const Tensor& out, const Tensor& a, const Tensor& b) {
+                                product_out(out, a, b, arithmetic, /*adds=*/&run != &runs.front());
+                              });
+        }
       }
     }
   }

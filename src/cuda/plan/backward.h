@@ -27,10 +27,12 @@ struct BackwardShape {
   bool vector_rows = true;
   // If false, only the products for d_weights and d_input: those of all steps of a sequence.
   bool forms_d_old_h = true;
+  // The columns of d_gates, if not those of the cell.
+  int64_t columns = 0;
 
   bool operator==(const BackwardShape&) const = default;
   int64_t width() const { return state_size + input_features; }
-  int64_t gates() const { return gates_of(cell) * state_size; }
+  int64_t gates() const { return columns > 0 ? columns : gates_of(cell) * state_size; }
   int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
   /// The size of weights, and of d_weights.
   double weights_bytes() const { return static_cast<double>(gates() * width()) * element_bytes(); }
