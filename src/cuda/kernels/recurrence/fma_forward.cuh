@@ -153,10 +153,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   const int64_t in_step = row * p.state_size + column,
                 in_gates = row * kSaved * p.state_size + column;
   const auto index_at = [&](int t) { return t * elements + in_step; };
-  const auto inputs_index_at = [&](int64_t t) {
-    return t * kInputs * elements + row * kInputs * p.state_size + column;
-  };
   const auto gates_index_at = [&](int64_t t) { return t * kSaved * elements + in_gates; };
+  const auto inputs_index_at = [&](int64_t t) {
+    return Cell::kAdds ? gates_index_at(t)
+                       : t * kInputs * elements + row * kInputs * p.state_size + column;
+  };
   const bool writes = product.is_first();
 
   const bool writes_cells = writes && p.cells != nullptr,
