@@ -15,11 +15,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ArrayRef.h>
 
 #include <array>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #define LLTM_API __attribute__((visibility("default")))
 
@@ -247,6 +249,35 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
     const std::optional<at::Tensor>& reset,
     bool reverse,
     std::array<bool, 6> output_mask);
+
+/// What lltm_layers() and lstm_layers() take beside the input and the parameters.
+struct LayersArguments {
+  std::optional<at::Tensor> h0, c0;          // (D * L, N, H), or (D * L, H): zeros if absent
+  std::optional<at::Tensor> lengths, reset;  // as the modules take them
+  /// Those of a PackedSequence, whose data is the input.
+  std::optional<at::Tensor> batch_sizes, sorted_indices, unsorted_indices;
+  bool has_biases = true;
+  bool batch_first = false;
+  double dropout = 0;  // between layers
+  bool bidirectional = false;
+  bool keep = false;  // whether to return the states after every step
+};
+
+/// All layers of a module, composed of calls of sequence() and of lstm(). lltm::LLTM and lltm::LSTM
+/// in lltm/nn.h describe the tensors.
+///
+/// @param parameters  of each layer and, within a layer, each direction, in the modules' order
+/// @return output, h_n, c_n and, if they are kept, h and c after every step
+/// @throws c10::Error if an argument is invalid. The message begins with the module's name, or with
+///         that of the operator
+LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> lltm_layers(
+    const at::Tensor& input,
+    c10::ArrayRef<at::Tensor> parameters,
+    const LayersArguments& arguments = {});
+LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> lstm_layers(
+    const at::Tensor& input,
+    c10::ArrayRef<at::Tensor> parameters,
+    const LayersArguments& arguments = {});
 
 /// The version of the loaded library, as "major.minor.patch".
 LLTM_API const char* version();

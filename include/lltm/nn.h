@@ -78,9 +78,11 @@ class LLTM_API LLTMImpl : public RecurrentImpl<LLTMImpl, LLTMOptions> {
     initialize_uniformly();
     const at::NoGradGuard no_grad;
     const int64_t state_size = options.hidden_size();
-    for (const std::vector<Tensor>& parameters : parameters_of_layers()) {
-      parameters[0]
-          .slice(/*dim=*/0, /*start=*/2 * state_size)
+    for (const Tensor& parameter : all_weights()) {
+      if (parameter.dim() == 1) {
+        continue;  // a bias
+      }
+      parameter.slice(/*dim=*/0, /*start=*/2 * state_size)
           .slice(/*dim=*/1, /*start=*/0, /*end=*/state_size)
           .diagonal()
           .sub_(leak.value_or(options.leak()));
@@ -110,16 +112,10 @@ class LLTM_API LLTMImpl : public RecurrentImpl<LLTMImpl, LLTMOptions> {
     return shapes;
   }
 
-  auto run_direction(const std::vector<Tensor>& parameters,
-                     const Tensor& input,
-                     const std::optional<Tensor>& h0,
-                     const std::optional<Tensor>& c0,
-                     const std::optional<Tensor>& lengths,
-                     const std::optional<Tensor>& reset,
-                     bool reverse,
-                     bool keep) const {
-    const auto bias = options.bias() ? std::optional(parameters[1]) : std::nullopt;
-    return sequence(input, parameters[0], bias, h0, c0, lengths, reset, reverse, keep);
+  static auto layers(const Tensor& input,
+                     const std::vector<Tensor>& parameters,
+                     const LayersArguments& arguments) {
+    return lltm_layers(input, parameters, arguments);
   }
 };
 
@@ -179,20 +175,10 @@ class LLTM_API LSTMImpl : public RecurrentImpl<LSTMImpl, LSTMOptions> {
     return shapes;
   }
 
-  auto run_direction(const std::vector<Tensor>& parameters,
-                     const Tensor& input,
-                     const std::optional<Tensor>& h0,
-                     const std::optional<Tensor>& c0,
-                     const std::optional<Tensor>& lengths,
-                     const std::optional<Tensor>& reset,
-                     bool reverse,
-                     bool keep) const {
-    // One of them has a dimension more, because the gradient of the sum would else be that of both:
-    // one tensor, which clipping in place scales twice.
-    const auto bias = options.bias()
-                          ? std::optional((parameters[2] + parameters[3].unsqueeze(0)).squeeze(0))
-                          : std::nullopt;
-    return lstm(input, parameters[0], parameters[1], bias, h0, c0, lengths, reset, reverse, keep);
+  static auto layers(const Tensor& input,
+                     const std::vector<Tensor>& parameters,
+                     const LayersArguments& arguments) {
+    return lstm_layers(input, parameters, arguments);
   }
 };
 

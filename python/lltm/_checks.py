@@ -138,15 +138,13 @@ def _foreign_key(
     return next((prefix + name for name in found if name not in own), None)
 
 
-def check_kinds(layer: str, lengths: object, reset: object) -> None:
+def check_kinds(layer: str, hx: object, lengths: object, reset: object) -> None:
     for name, value in (("lengths", lengths), ("reset", reset)):
         if value is not None and not isinstance(value, Tensor):
             raise TypeError(f"{layer}: {name} should be a tensor, got an object of type {type(value).__name__}")
-
-
-def captures_graph() -> bool:
-    """Whether a graph is being captured, which cannot depend on the values of tensors."""
-    return torch.jit.is_tracing() or torch.compiler.is_compiling()
+    given = None if hx is None else describe_state(hx)
+    if given is not None:
+        raise RuntimeError(f"{layer}: expected hx to be the pair (h_0, c_0), got {given}")
 
 
 def refuse_to_export(layer: str) -> None:
@@ -161,51 +159,6 @@ def refuse_to_export(layer: str) -> None:
         raise RuntimeError(f"{layer}: a PackedSequence cannot be exported: pass a padded input and lengths{advice}")
 
 
-def check_batch_sizes(layer: str, batch_sizes: Tensor, data: Tensor) -> None:
-    """Check a PackedSequence that was not made by pack_sequence() or pack_padded_sequence()."""
-    if captures_graph():
-        return
-    if (batch_sizes[1:] > batch_sizes[:-1]).any():
-        raise RuntimeError(
-            f"{layer}: Expected batch_sizes of a PackedSequence never to increase, got {batch_sizes.tolist()}"
-        )
-    rows = int(batch_sizes.sum())
-    if data.size(0) != rows:
-        raise RuntimeError(
-            f"{layer}: Expected data of a PackedSequence to have {rows} rows, the sum of batch_sizes, "
-            f"got {data.size(0)}"
-        )
-
-
-def check_pair(layer: str, hx: tuple[Tensor, Tensor], dims: int) -> None:
-    """Check that hx is a pair of tensors with as many dimensions as the input."""
-    if not torch.jit.is_scripting():
-        given = describe_state(hx)
-        if given is not None:
-            raise RuntimeError(f"{layer}: expected hx to be the pair (h_0, c_0), got {given}")
-    if hx[0].dim() != dims or hx[1].dim() != dims:
-        kind = "batched" if dims == 3 else "unbatched"
-        if layer == "GRU":
-            raise RuntimeError(
-                f"GRU: For {kind} {dims}-D input, hx should also be {dims}-D but got {hx[0].dim()}-D tensor"
-            )
-        raise RuntimeError(
-            f"{layer}: For {kind} {dims}-D input, hx and cx should also be {dims}-D "
-            f"but got ({hx[0].dim()}-D, {hx[1].dim()}-D) tensors"
-        )
-
-
-def check_states(
-    layer: str, hx: tuple[Tensor, Tensor], num_layers: int, bidirectional: bool, batch: int, hidden_size: int
-) -> None:
-    expected = [num_layers * (2 if bidirectional else 1), batch, hidden_size]
-    if layer == "GRU":
-        check_size(layer, "hidden", hx[0], expected)
-        return
-    check_size(layer, "hidden[0]", hx[0], expected)
-    check_size(layer, "hidden[1]", hx[1], expected)
-
-
 def check_size(layer: str, name: str, tensor: Tensor, expected: list[int]) -> None:
     if not torch.jit.is_tracing() and list(tensor.shape) != expected:
         raise RuntimeError(f"{layer}: Expected {name} size {expected}, got {list(tensor.shape)}")
@@ -213,10 +166,3 @@ def check_size(layer: str, name: str, tensor: Tensor, expected: list[int]) -> No
 
 def autocasts(device_type: str) -> bool:
     return torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
-
-
-def dtype_of_call(input: Tensor) -> torch.dtype:
-    """The dtype in which the operator is called: that of autocast, if it casts this input."""
-    if input.dtype != torch.float64 and autocasts(input.device.type):
-        return torch.get_autocast_dtype(input.device.type)
-    return input.dtype

@@ -134,7 +134,7 @@ def _convert(
 def _to_layer_of_torch(module: nn.Module, layer: type[nn.Module]) -> None:
     """Let an LSTM be an nn.LSTM, or a GRU an nn.GRU, which keeps the names and references of its weights."""
     names: list[list[str]] = module._parameter_names()  # type: ignore[operator]
-    for attribute in ("_layer_parameters", "_drops", "__module__"):
+    for attribute in ("_layer_parameters", "_names", "_drops", "__module__"):
         module.__dict__.pop(attribute, None)
     module.__class__ = layer
     module.mode = layer.__name__  # type: ignore[assignment]

@@ -148,6 +148,7 @@ class GRU(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
         hx: Tensor | None = None,
         lengths: Tensor | None = None,
         reset: Tensor | None = None,
+        return_states: bool = False,
     ) -> tuple[Tensor, Tensor]:
         pass
 
@@ -159,20 +160,29 @@ class GRU(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
         hx: Tensor | None = None,
         lengths: Tensor | None = None,
         reset: Tensor | None = None,
+        return_states: bool = False,
     ) -> tuple[PackedSequence, Tensor]:
         pass
 
-    def forward(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
+    def forward(self, input, hx=None, lengths=None, reset=None, return_states=False):  # type: ignore[no-untyped-def]
         """Run all layers over ``input``, from the state ``hx``. Returns output, h_n.
 
-        The class describes the arguments, the results and the errors.
+        The class describes the arguments, the results and the errors. With ``return_states``, which TorchScript
+        refuses, returns what :meth:`states` does.
         """
+        if torch.jit.is_scripting():
+            if return_states:
+                raise RuntimeError("GRU: in TorchScript, results cannot depend on return_states: call states()")
+        elif return_states:
+            if isinstance(input, PackedSequence):
+                return self._packed_states_of_h(input, hx, lengths, reset)
+            return self._padded_states_of_h(input, hx, lengths, reset)
         if isinstance(input, PackedSequence):
-            output, state, _, _ = self._run_packed(input, self._pair_of(hx), lengths, reset, False)
-            return output, state[1]
+            output, h_n, _, _ = self._run_packed(input, self._pair_of(hx), lengths, reset, False)
+            return _recurrent.like(input, output), h_n
         else:
-            output, state, _, _ = self._run_padded(input, self._pair_of(hx), lengths, reset, False)
-            return output, state[1]
+            output, h_n, _, _ = self._run_padded(input, self._pair_of(hx), lengths, reset, False)
+            return output, h_n
 
     @overload
     @_recurrent.overload_in_scripts
@@ -201,12 +211,24 @@ class GRU(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
 
         **h** is that of :meth:`LLTM.states`.
         """
-        if isinstance(input, PackedSequence):
-            output, state, steps = self._packed_states(input, self._pair_of(hx), lengths, reset)
-            return output, state[1], steps[0]
+        if not torch.jit.is_scripting():
+            return self(input, hx, lengths, reset, return_states=True)
+        elif isinstance(input, PackedSequence):
+            return self._packed_states_of_h(input, hx, lengths, reset)
         else:
-            output, state, steps = self._padded_states(input, self._pair_of(hx), lengths, reset)
-            return output, state[1], steps[0]
+            return self._padded_states_of_h(input, hx, lengths, reset)
+
+    def _padded_states_of_h(
+        self, input: Tensor, hx: Tensor | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        output, h_n, _, states = self._run_padded(input, self._pair_of(hx), lengths, reset, True)
+        return output, h_n, states[0]
+
+    def _packed_states_of_h(
+        self, input: PackedSequence, hx: Tensor | None, lengths: Tensor | None, reset: Tensor | None
+    ) -> tuple[PackedSequence, Tensor, PackedSequence]:
+        output, h_n, _, states = self._run_packed(input, self._pair_of(hx), lengths, reset, True)
+        return _recurrent.like(input, output), h_n, _recurrent.like(input, states[0])
 
     def _pair_of(self, hx: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """The state as the base class has it: the h that is multiplied, and the one that is carried."""
@@ -220,27 +242,31 @@ class GRU(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
         rows = 3 * self.hidden_size
         return [(rows, features), (rows, self.hidden_size), (rows,), (rows,)]
 
-    def _run_direction(
+    def _run_layers(
         self,
         input: Tensor,
-        parameters: list[Tensor],
-        index: int,
-        h0: Tensor | None,
-        c0: Tensor | None,
+        hx: tuple[Tensor, Tensor] | None,
         lengths: Tensor | None,
         reset: Tensor | None,
-        reverse: bool,
+        batch_sizes: Tensor | None,
+        sorted_indices: Tensor | None,
+        unsorted_indices: Tensor | None,
         keep: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        first = index * (4 if self.bias else 2)
-        bias_ih: Tensor | None = None
-        bias_hh: Tensor | None = None
-        if self.bias:
-            bias_ih, bias_hh = parameters[first + 2], parameters[first + 3]
-        output, h_n, _ = torch.ops.lltm.gru(
-            input, parameters[first], parameters[first + 1], bias_ih, bias_hh, c0, lengths, reset, reverse, False
-        )
-        return output, h_n, h_n, output
+    ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+        parameters = self._read_parameters()
+        self._check_dtype(input, parameters[0])
+        h0: Tensor | None = None
+        if hx is not None:
+            h0 = hx[0]
+        dropout = self.dropout if self._drops and self.training else 0.0
+        layers = torch.ops.lltm.gru_layers
+        if not torch.jit.is_scripting():
+            layers = _recurrent.outside_of_exports(layers)
+        output, h_n, states = layers(
+            input, parameters, h0, lengths, reset, batch_sizes, sorted_indices, unsorted_indices, self.bias,
+            self.batch_first, dropout, self.bidirectional, keep,
+        )  # fmt: skip
+        return output, h_n, h_n, states
 
 
 class GRUCell(_recurrent.CellOfTorch, nn.GRUCell):

@@ -204,6 +204,7 @@ class LLTM(_recurrent.Recurrent):
         hx: tuple[Tensor, Tensor] | None = None,
         lengths: Tensor | None = None,
         reset: Tensor | None = None,
+        return_states: bool = False,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         pass
 
@@ -215,18 +216,29 @@ class LLTM(_recurrent.Recurrent):
         hx: tuple[Tensor, Tensor] | None = None,
         lengths: Tensor | None = None,
         reset: Tensor | None = None,
+        return_states: bool = False,
     ) -> tuple[PackedSequence, tuple[Tensor, Tensor]]:
         pass
 
-    def forward(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
+    def forward(self, input, hx=None, lengths=None, reset=None, return_states=False):  # type: ignore[no-untyped-def]
         """Run all layers over ``input``, from the state ``hx``. Returns output, (h_n, c_n).
 
-        The class describes the arguments, the results and the errors.
+        The class describes the arguments, the results and the errors. With ``return_states``, which TorchScript
+        refuses, returns what :meth:`states` does.
         """
+        if torch.jit.is_scripting():
+            if return_states:
+                raise RuntimeError("LLTM: in TorchScript, results cannot depend on return_states: call states()")
+        elif return_states:
+            if isinstance(input, PackedSequence):
+                return self._packed_states(input, hx, lengths, reset)
+            return self._padded_states(input, hx, lengths, reset)
         if isinstance(input, PackedSequence):
-            return self._run_packed(input, hx, lengths, reset, False)[:2]
+            output, h_n, c_n, _ = self._run_packed(input, hx, lengths, reset, False)
+            return _recurrent.like(input, output), (h_n, c_n)
         else:
-            return self._run_padded(input, hx, lengths, reset, False)[:2]
+            output, h_n, c_n, _ = self._run_padded(input, hx, lengths, reset, False)
+            return output, (h_n, c_n)
 
     @overload
     @_recurrent.overload_in_scripts
@@ -273,7 +285,9 @@ class LLTM(_recurrent.Recurrent):
             >>> torch.allclose(rest, output[2:], atol=1e-6)
             True
         """
-        if isinstance(input, PackedSequence):
+        if not torch.jit.is_scripting():
+            return self(input, hx, lengths, reset, return_states=True)
+        elif isinstance(input, PackedSequence):
             return self._packed_states(input, hx, lengths, reset)
         else:
             return self._padded_states(input, hx, lengths, reset)
@@ -281,23 +295,28 @@ class LLTM(_recurrent.Recurrent):
     def _parameter_shapes(self, features: int) -> list[tuple[int, ...]]:
         return [(3 * self.hidden_size, self.hidden_size + features), (3 * self.hidden_size,)]
 
-    def _run_direction(
+    def _run_layers(
         self,
         input: Tensor,
-        parameters: list[Tensor],
-        index: int,
-        h0: Tensor | None,
-        c0: Tensor | None,
+        hx: tuple[Tensor, Tensor] | None,
         lengths: Tensor | None,
         reset: Tensor | None,
-        reverse: bool,
+        batch_sizes: Tensor | None,
+        sorted_indices: Tensor | None,
+        unsorted_indices: Tensor | None,
         keep: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        weights = parameters[2 * index if self.bias else index]
-        bias: Tensor | None = None
-        if self.bias:
-            bias = parameters[2 * index + 1]
-        output, h_n, c_n, cells, _ = torch.ops.lltm.sequence(
-            input, weights, bias, h0, c0, lengths, reset, reverse, keep
-        )
-        return output, h_n, c_n, cells
+    ) -> tuple[Tensor, Tensor, Tensor, list[Tensor]]:
+        parameters = self._read_parameters()
+        self._check_dtype(input, parameters[0])
+        h0: Tensor | None = None
+        c0: Tensor | None = None
+        if hx is not None:
+            h0, c0 = hx
+        dropout = self.dropout if self._drops and self.training else 0.0
+        layers = torch.ops.lltm.lltm_layers
+        if not torch.jit.is_scripting():
+            layers = _recurrent.outside_of_exports(layers)
+        return layers(
+            input, parameters, h0, c0, lengths, reset, batch_sizes, sorted_indices, unsorted_indices, self.bias,
+            self.batch_first, dropout, self.bidirectional, keep,
+        )  # fmt: skip

@@ -182,8 +182,10 @@ def register_symbolics() -> None:
 
     torch.onnx.register_custom_op_symbolic("lltm::lstm", _symbolic_lstm, 9)
     torch.onnx.register_custom_op_symbolic("lltm::gru", _symbolic_gru, 9)
-    for operator in ("sequence", "forward"):
-        torch.onnx.register_custom_op_symbolic(f"lltm::{operator}", _refuse_symbolic(operator), 9)
+    torch.onnx.register_custom_op_symbolic("lltm::lstm_layers", _symbolic_lstm_layers, 9)
+    torch.onnx.register_custom_op_symbolic("lltm::gru_layers", _symbolic_gru_layers, 9)
+    for operator, named in (("sequence", "sequence"), ("lltm_layers", "sequence"), ("forward", "forward")):
+        torch.onnx.register_custom_op_symbolic(f"lltm::{operator}", _refuse_symbolic(named), 9)
 
 
 def _refuse_symbolic(operator: str) -> Callable[..., None]:
@@ -199,18 +201,122 @@ def _refuse_symbolic(operator: str) -> Callable[..., None]:
 def _symbolic_lstm(  # type: ignore[no-untyped-def]
     g: Any, input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep
 ) -> tuple[Any, ...]:
-    return _symbolic(g, _LSTM, input, weight_ih, weight_hh, [bias, None], [h0, c0], lengths, reset, reverse, keep)
+    reverse, keep, dtype = _constant(reverse, "b"), _constant(keep, "b"), _dtype_of(input)
+    return _symbolic(
+        g, _LSTM, dtype, input, weight_ih, weight_hh, [bias, None], [h0, c0], lengths, reset, reverse, keep
+    )
 
 
 def _symbolic_gru(  # type: ignore[no-untyped-def]
     g: Any, input, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset, reverse, keep
 ) -> tuple[Any, ...]:
-    return _symbolic(g, _GRU, input, weight_ih, weight_hh, [bias_ih, bias_hh], [h0], lengths, reset, reverse, keep)
+    reverse, keep, dtype = _constant(reverse, "b"), _constant(keep, "b"), _dtype_of(input)
+    return _symbolic(
+        g, _GRU, dtype, input, weight_ih, weight_hh, [bias_ih, bias_hh], [h0], lengths, reset, reverse, keep
+    )
+
+
+def _symbolic_lstm_layers(  # type: ignore[no-untyped-def]
+    g: Any, input, parameters, h0, c0, lengths, reset, *rest
+) -> tuple[Any, ...]:
+    return _symbolic_layers(g, _LSTM, input, parameters, [h0, c0], lengths, reset, *rest)
+
+
+def _symbolic_gru_layers(  # type: ignore[no-untyped-def]
+    g: Any, input, parameters, h0, lengths, reset, *rest
+) -> tuple[Any, ...]:
+    return _symbolic_layers(g, _GRU, input, parameters, [h0], lengths, reset, *rest)
+
+
+def _constant(value: Any, kind: str) -> Any:
+    from torch.onnx import symbolic_helper
+
+    return symbolic_helper._get_const(value, kind, "argument")
+
+
+def _dtype_of(value: Any) -> torch.dtype:
+    from torch.onnx import JitScalarType
+
+    return JitScalarType.from_value(value).dtype()
+
+
+def _symbolic_layers(  # type: ignore[no-untyped-def]
+    g: Any,
+    cell: _Cell,
+    input,
+    parameters,
+    states: list[Any],
+    lengths,
+    reset,
+    batch_sizes,
+    sorted_indices,
+    unsorted_indices,
+    has_biases,
+    batch_first,
+    dropout,
+    bidirectional,
+    keep,
+) -> tuple[Any, ...]:
+    """The results of all layers, whose input is padded: a PackedSequence is refused before."""
+    from torch.onnx import symbolic_helper as helper
+
+    if _constant(dropout, "f"):
+        raise NotImplementedError(f"lltm::{cell.name.lower()}_layers: there is dropout between layers: export in eval")
+    dtype, keep, keeps_h = _dtype_of(input), _constant(keep, "b"), _constant(keep, "b") and len(states) == 1
+    is_batch = helper._get_tensor_rank(input) == 3
+    transposes = is_batch and _constant(batch_first, "b")
+
+    def initial(state: Any, index: int) -> Any:
+        if helper._is_none(state):
+            return state
+        of_one = g.op("Gather", state, g.op("Constant", value_t=torch.tensor(index)), axis_i=0)
+        return of_one if is_batch else helper._unsqueeze_helper(g, of_one, [0])
+
+    def stack(values: list[Any]) -> Any:
+        return g.op("Concat", *(helper._unsqueeze_helper(g, value, [0]) for value in values), axis_i=0)
+
+    if transposes:
+        input = g.op("Transpose", input, perm_i=[1, 0, 2])
+    elif not is_batch:
+        input = helper._unsqueeze_helper(g, input, [1])
+        if not helper._is_none(lengths):
+            lengths = g.op("Reshape", lengths, g.op("Constant", value_t=torch.tensor([-1])))
+    weights, directions = helper._unpack_list(parameters), 2 if _constant(bidirectional, "b") else 1
+    size = 4 if _constant(has_biases, "b") else 2
+    of_direction = [weights[first : first + size] for first in range(0, len(weights), size)]
+    last: list[list[Any]] = [[] for _ in states]
+    steps: list[Any] = []
+    for layer in range(0, len(of_direction), directions):
+        outputs = []
+        for index in range(layer, layer + directions):
+            weight_ih, weight_hh, *biases = of_direction[index]
+            if cell is _LSTM and biases:
+                biases = [g.op("Add", *biases), None]
+            first = [initial(state, index) for state in states]
+            output, *results = _symbolic(
+                g, cell, dtype, input, weight_ih, weight_hh, biases, first, lengths, reset, index > layer,
+                keep and not keeps_h,
+            )  # fmt: skip
+            outputs.append(output)
+            for of_all, state in zip(last, results, strict=False):
+                of_all.append(state)
+        steps += outputs
+        input = g.op("Concat", *outputs, axis_i=2) if directions == 2 else outputs[0]
+    output, *finals = input, *map(stack, last)
+    kept = [stack(steps)] if keeps_h else []
+    if transposes:
+        output = g.op("Transpose", output, perm_i=[1, 0, 2])
+        kept = [g.op("Transpose", each, perm_i=[0, 2, 1, 3]) for each in kept]
+    elif not is_batch:
+        output, *finals = (helper._squeeze_helper(g, each, [1]) for each in (output, *finals))
+        kept = [helper._squeeze_helper(g, each, [2]) for each in kept]
+    return output, *finals, g.op("prim::ListConstruct", *kept)
 
 
 def _symbolic(  # type: ignore[no-untyped-def]
     g: Any,
     cell: _Cell,
+    dtype: torch.dtype,
     input,
     weight_ih,
     weight_hh,
@@ -218,27 +324,26 @@ def _symbolic(  # type: ignore[no-untyped-def]
     states: list[Any],
     lengths,
     reset,
-    reverse,
-    keep,
+    reverse: bool,
+    keep: bool,
 ) -> tuple[Any, ...]:
     """The results of ``_translate`` as nodes of a TorchScript graph, from opset 9 on."""
-    from torch.onnx import JitScalarType, TensorProtoDataType
+    from torch.onnx import TensorProtoDataType
     from torch.onnx import symbolic_helper as helper
     from torch.onnx.symbolic_opset9 import unused
 
     def is_given(value: Any) -> bool:
         return value is not None and not helper._is_none(value)
 
-    kind = JitScalarType.from_value(input)
-    carried_dtype = JitScalarType.from_value(states[-1]).dtype() if is_given(states[-1]) else None
-    _check_translatable(cell, kind.dtype(), is_given(reset), helper._get_const(keep, "b", "keep"), carried_dtype)
+    carried_dtype = _dtype_of(states[-1]) if is_given(states[-1]) else None
+    _check_translatable(cell, dtype, is_given(reset), keep, carried_dtype)
     state_size: int = helper._get_tensor_dim_size(weight_hh, 1)  # type: ignore[assignment]
 
     def ints(*values: int) -> Any:
         return g.op("Constant", value_t=torch.tensor(values))
 
     def zeros(*sizes: int) -> Any:
-        return g.op("Constant", value_t=torch.zeros(sizes, dtype=kind.dtype()))
+        return g.op("Constant", value_t=torch.zeros(sizes, dtype=dtype))
 
     def size_of_input(dim: int) -> Any:
         return g.op("Gather", g.op("Shape", input), ints(dim), axis_i=0)
@@ -273,7 +378,7 @@ def _symbolic(  # type: ignore[no-untyped-def]
         steps_of_rows,
         *first,
         hidden_size_i=state_size,
-        direction_s="reverse" if helper._get_const(reverse, "b", "reverse") else "forward",
+        direction_s="reverse" if reverse else "forward",
         outputs=1 + len(states),
         **{f"{name}_i": value for name, value in cell.attributes.items()},
     )

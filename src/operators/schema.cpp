@@ -90,6 +90,27 @@ TORCH_LIBRARY(lltm, m) {
       " Tensor? h0, Tensor? lengths, Tensor? reset, bool reverse, bool[1] state_mask)"
       " -> (Tensor d_gates, Tensor? d_h0)",
       {at::Tag::pt2_compliant_tag});
+  m.def(
+      "lltm_layers(Tensor input, Tensor[] parameters, Tensor? h0=None, Tensor? c0=None,"
+      " Tensor? lengths=None, Tensor? reset=None, Tensor? batch_sizes=None,"
+      " Tensor? sorted_indices=None, Tensor? unsorted_indices=None, bool has_biases=True,"
+      " bool batch_first=False, float dropout=0., bool bidirectional=False, bool keep=False)"
+      " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor[] states)",
+      {at::Tag::pt2_compliant_tag, at::Tag::maybe_aliasing_or_mutating});
+  m.def(
+      "lstm_layers(Tensor input, Tensor[] parameters, Tensor? h0=None, Tensor? c0=None,"
+      " Tensor? lengths=None, Tensor? reset=None, Tensor? batch_sizes=None,"
+      " Tensor? sorted_indices=None, Tensor? unsorted_indices=None, bool has_biases=True,"
+      " bool batch_first=False, float dropout=0., bool bidirectional=False, bool keep=False)"
+      " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor[] states)",
+      {at::Tag::pt2_compliant_tag, at::Tag::maybe_aliasing_or_mutating});
+  m.def(
+      "gru_layers(Tensor input, Tensor[] parameters, Tensor? h0=None,"
+      " Tensor? lengths=None, Tensor? reset=None, Tensor? batch_sizes=None,"
+      " Tensor? sorted_indices=None, Tensor? unsorted_indices=None, bool has_biases=True,"
+      " bool batch_first=False, float dropout=0., bool bidirectional=False, bool keep=False)"
+      " -> (Tensor output, Tensor h_n, Tensor[] states)",
+      {at::Tag::pt2_compliant_tag, at::Tag::maybe_aliasing_or_mutating});
   m.def("has_cuda() -> bool", lltm::has_cuda);
   m.def("_allows_tf32(bool lstm) -> bool", [](bool lstm) {
     return lltm::allows_tf32(lstm ? lltm::CellType::kLstm : lltm::CellType::kLltm);

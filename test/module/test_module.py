@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lltm_testing.graphs import Operators
 from lltm_testing.module_reference import assert_same, packed, random_state, run, twins
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -112,16 +112,20 @@ def test_packed_costs_a_gather_in_and_one_out(cls):
     assert counts[0] == counts[1]
 
 
+WIDE = 800
+"""Features with which the packs below run in segments, because padding would take more than 1 MiB."""
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_packs_of_very_different_lengths(device, seed, cls, segments):
+def test_packs_of_very_different_lengths(device, seed, cls):
     """They run in segments, with the results and gradients of padded ones."""
     dtype = (torch.float64, torch.float32, torch.bfloat16)[seed % 3]
     chosen = random.Random(seed)
     torch.manual_seed(seed)
     lengths = [chosen.choice([1, 2, 3, 9]) for _ in range(chosen.randint(8, 12))] + [100]
     flags = {name: chosen.random() < 0.5 for name in ("batch_first", "bidirectional", "bias")}
-    rnn = cls(3, 4, num_layers=chosen.choice([1, 2]), **flags).to(device, dtype)
-    packed = pack_sequence([torch.randn(n, 3, device=device, dtype=dtype) for n in lengths], enforce_sorted=False)
+    rnn = cls(WIDE, 4, num_layers=chosen.choice([1, 2]), **flags).to(device, dtype)
+    packed = pack_sequence([torch.randn(n, WIDE, device=device, dtype=dtype) for n in lengths], enforce_sorted=False)
     size = (rnn.num_layers * (2 if rnn.bidirectional else 1), len(lengths), 4)
     cell_dtype = dtype if chosen.random() < 0.5 or dtype is torch.float64 else torch.float32
     hx = (torch.randn(size, device=device, dtype=dtype), torch.randn(size, device=device, dtype=cell_dtype))
@@ -129,18 +133,22 @@ def test_packs_of_very_different_lengths(device, seed, cls, segments):
     reset = torch.rand(len(lengths), 100, device=device) < 0.2
     reset = None if chosen.random() < 0.5 else reset if rnn.batch_first else reset.T
 
-    def run():
+    def run_padded(packed, hx, reset):
+        padded, _ = pad_packed_sequence(packed, rnn.batch_first)
+        output, state = rnn(padded, hx, torch.tensor(lengths, device=device), reset)
+        return pack_padded_sequence(output, torch.tensor(lengths), rnn.batch_first, enforce_sorted=False), state
+
+    def run(call):
         data = packed.data.clone().requires_grad_()
         states = None if hx is None else tuple(state.clone().requires_grad_() for state in hx)
         with Operators() as operators:
-            output, final = rnn(packed._replace(data=data), states, reset=reset)
+            output, final = call(packed._replace(data=data), states, reset=reset)
         loss = sum(tensor.double().pow(2).sum() for tensor in (output.data, *final))
         gradients = torch.autograd.grad(loss, [data, *rnn.parameters(), *(states or ())], materialize_grads=True)
         return len(operators.fused()) // size[0], (output.data, *final), gradients
 
-    calls, results, gradients = run()
-    segments()
-    calls_with_padding, padded_results, padded_gradients = run()
+    calls, results, gradients = run(rnn)
+    calls_with_padding, padded_results, padded_gradients = run(run_padded)
     assert calls > calls_with_padding == 1
     rounding = {torch.float64: 1e-10, torch.float32: 1e-4, torch.bfloat16: 0.05}[dtype]
     for found, padded in zip((*results, *gradients), (*padded_results, *padded_gradients), strict=True):
@@ -172,32 +180,32 @@ def test_lengths_of_a_pack_take_no_matrix(device):
 
 @pytest.mark.parametrize("lengths", [[2] + [1] * 9, [40] + [1] * 9], ids=["padded", "segments"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64], ids=str)
-def test_packs_take_no_other_dtype_of_c0(device, cls, lengths, dtype, segments):
-    packed = pack_sequence([torch.randn(n, 4, device=device) for n in lengths])
+def test_packs_take_no_other_dtype_of_c0(device, cls, lengths, dtype):
+    packed = pack_sequence([torch.randn(n, WIDE, device=device) for n in lengths])
     h_0 = torch.zeros(1, 10, 8, device=device)
     with pytest.raises(RuntimeError, match="expected c0 of input's dtype float32, got"):
-        cls(4, 8).to(device)(packed, (h_0, h_0.to(dtype)))
+        cls(WIDE, 8).to(device)(packed, (h_0, h_0.to(dtype)))
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])
-def test_a_16_bit_c0_of_autocast_is_carried_in_float32(device, cls, bidirectional, segments):
+def test_a_16_bit_c0_of_autocast_is_carried_in_float32(device, cls, bidirectional):
     """From segment to segment, as within a call. Only c_n has its dtype."""
-    packed = pack_sequence([torch.randn(n, 4, device=device) for n in [40] + [1] * 9])
+    packed = pack_sequence([torch.randn(n, WIDE, device=device) for n in [40] + [1] * 9])
     state = torch.zeros(2 if bidirectional else 1, 10, 8, device=device, dtype=torch.bfloat16)
     with torch.autocast(device.type, dtype=torch.bfloat16), Operators() as operators:
-        _, (h_n, c_n) = cls(4, 8, bidirectional=bidirectional).to(device)(packed, (state, state))
+        _, (h_n, c_n) = cls(WIDE, 8, bidirectional=bidirectional).to(device)(packed, (state, state))
     c_0 = {args[4 if cls is lltm.LLTM else 5].dtype for function, args in operators.calls if "lltm" in function.name()}
     assert c_0 == {torch.float32} and h_n.dtype == c_n.dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("lengths", [[2] + [1] * 9, [40] + [1] * 9], ids=["padded", "segments"])
-def test_a_16_bit_c0_beside_float64_under_autocast(device, cls, lengths, segments):
+def test_a_16_bit_c0_beside_float64_under_autocast(device, cls, lengths):
     """Autocast leaves float64 as it is."""
-    packed = pack_sequence([torch.randn(n, 4, device=device, dtype=torch.float64) for n in lengths])
+    packed = pack_sequence([torch.randn(n, WIDE, device=device, dtype=torch.float64) for n in lengths])
     h_0 = torch.zeros(1, 10, 8, device=device, dtype=torch.float64)
     with torch.autocast(device.type, dtype=torch.bfloat16):
         with pytest.raises(RuntimeError, match="expected c0 of input's dtype float64, got bfloat16"):
-            cls(4, 8, dtype=torch.float64).to(device)(packed, (h_0, h_0.bfloat16()))
+            cls(WIDE, 8, dtype=torch.float64).to(device)(packed, (h_0, h_0.bfloat16()))
 
 
 @st.composite

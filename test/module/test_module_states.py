@@ -1,7 +1,10 @@
-"""states() of both modules: the state after every step."""
+"""states() of both modules, and return_states of their calls: the state after every step."""
+
+import copy
 
 import pytest
 import torch
+from lltm_testing.graphs import Operators
 from lltm_testing.module_reference import States, assert_same, packed, random_state, replica_of, run_states, tensors_of
 from torch.func import functional_call
 from torch.nn.utils import prune
@@ -73,16 +76,16 @@ def test_continues_from_any_step(cls, options):
 
 @pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
 @pytest.mark.parametrize("enforce_sorted", [True, False])
-@pytest.mark.parametrize("segmented", [False, True])
-def test_of_a_packed_sequence(request, cls, options, enforce_sorted, segmented):
-    if segmented:
-        request.getfixturevalue("segments")
-    rnn = cls(3, 4, **options)
+@pytest.mark.parametrize("features", [3, 800], ids=["padded", "segments"])
+def test_of_a_packed_sequence(cls, options, enforce_sorted, features):
+    rnn = cls(features, 4, **options)
     lengths = [40, *[3] * 5, *[1] * 6] if enforce_sorted else [*[1] * 6, 40, *[3] * 5]
-    input, hx = torch.randn(40, len(lengths), 3), random_state(rnn, len(lengths))
+    input, hx = torch.randn(40, len(lengths), features), random_state(rnn, len(lengths))
     reset = torch.rand(40, len(lengths)) < 0.2
     sequence = packed(input, lengths, enforce_sorted=enforce_sorted)
-    assert segmented == (lltm._packed.make_segments(sequence.batch_sizes, len(lengths), sequence.data) is not None)
+    with Operators() as operators:
+        rnn(sequence)
+    assert (len(operators.fused()) > hx[0].size(0)) == (features == 800)
     output, state, states = rnn.states(sequence, hx, reset=reset)
     assert_same((output, state), rnn(sequence, hx, reset=reset), rtol=0, atol=0)
     _, _, expected = rnn.states(input, hx, torch.tensor(lengths), reset)
@@ -180,12 +183,6 @@ def test_errors_are_those_of_a_call():
         rnn.states(torch.zeros(5, 2, 3), None, [5, 2])
     with pytest.raises(ValueError, match="expected lengths to be None"):
         rnn.states(pack_sequence([torch.zeros(2, 3)]), lengths=torch.tensor([2]))
-    with pytest.raises(torch.fx.proxy.TraceError):  # only a call of the module can be recorded
-        torch.fx.symbolic_trace(States())
-
-
-def double_bias(module, arguments) -> None:
-    module.bias_l0 = 2 * module.raw
 
 
 @pytest.mark.filterwarnings("ignore:.*(weight|spectral)_norm.* is deprecated")
@@ -249,41 +246,62 @@ def test_chained_hooks_run_as_in_a_call(cls, constraints):
                     parameter.mul_(0.75)
 
 
-def test_an_unknown_hook_that_computes_what_another_takes_is_refused():
-    rnn = lltm.LLTM(3, 4)
-    prune_some(rnn, "bias_l0")
-    rnn.raw = torch.nn.Parameter(rnn.bias_l0_orig.detach())
-    del rnn.bias_l0_orig
-    rnn.bias_l0_orig = 2 * rnn.raw
-    rnn.register_forward_pre_hook(lambda module, arguments: setattr(module, "bias_l0_orig", 2 * module.raw))
-    rnn(torch.zeros(5, 2, 3))
-    with pytest.raises(RuntimeError, match="LLTM: bias_l0_orig may be computed by the forward pre-hook <function"):
-        rnn.states(torch.zeros(5, 2, 3))
-
-
-def test_parameters_that_an_unknown_hook_computes_are_refused():
-    rnn = lltm.LLTM(3, 4)
-    rnn.raw = torch.nn.Parameter(rnn.bias_l0.detach())
-    del rnn.bias_l0
-    rnn.register_forward_pre_hook(double_bias)
-    rnn(torch.zeros(5, 2, 3))
-    with pytest.raises(
-        RuntimeError, match="LLTM: bias_l0 may be computed by the forward pre-hook <function double_bias"
-    ):
-        rnn.states(torch.zeros(5, 2, 3))
-
-
-def test_hooks_that_compute_no_parameter_do_not_run(cls):
-    rnn = cls(3, 4)
-    rnn.register_forward_pre_hook(lambda module, arguments: pytest.fail("ran"))
-    rnn.states(torch.zeros(5, 2, 3))
+def test_hooks_run(cls):
+    """Once, as in a call with return_states: also one that computes a parameter, and one that changes the results."""
+    rnn, input = cls(3, 4), torch.randn(5, 2, 3)
+    plain, calls = copy.deepcopy(rnn), []
+    name = list(rnn._parameters)[-1]
+    rnn.raw = torch.nn.Parameter(rnn._parameters[name].detach())
+    delattr(rnn, name)
+    rnn.register_forward_pre_hook(lambda module, arguments: setattr(module, name, 2 * module.raw))
+    rnn.register_forward_hook(lambda module, arguments, results: calls.append(len(results)))
+    with torch.no_grad():
+        getattr(plain, name).mul_(2)
+    expected = plain.states(input)
+    assert_same(rnn.states(input), expected, rtol=0, atol=0)
+    assert_same(rnn(input, return_states=True), expected, rtol=0, atol=0)
+    assert_same(rnn(input), expected[:2], rtol=0, atol=0)
+    assert calls == [3, 3, 2]
 
 
 def test_a_replica_of_data_parallel_has_its_parameters(cls):
-    """As plain tensors, which no hook computes: an unknown one is none that has to run."""
     rnn, input = cls(3, 4), torch.randn(5, 2, 3)
-    rnn.register_forward_pre_hook(lambda module, arguments: pytest.fail("ran"))
     assert_same(replica_of(rnn).states(input), rnn.states(input), rtol=0, atol=0)
+
+
+def test_recorded_by_fx(cls):
+    model, input = States(cls), torch.randn(5, 2, 3)
+    traced = torch.fx.symbolic_trace(model)
+    assert [node.kwargs for node in traced.graph.nodes if node.op == "call_module"] == [{"return_states": True}]
+    assert_same(traced(input), model(input), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("compile", [torch.compile, lambda rnn, **options: rnn.compile(**options) or rnn])
+def test_compiled_in_one_graph(cls, compile, fresh_compiler):
+    rnn, input = cls(3, 4, 2, bidirectional=True), torch.randn(5, 2, 3)
+    expected = rnn.states(input)
+    compiled = compile(rnn, fullgraph=True, backend="aot_eager")
+    assert_same(compiled(input, return_states=True), expected)
+    assert_same(torch.compile(lambda x: rnn.states(x), fullgraph=True, backend="aot_eager")(input), expected)
+    if compiled is rnn:  # torch.compile's wrapper hands out the methods of the module itself
+        assert_same(rnn.states(input), expected)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning")
+def test_torchscript_refuses_the_flag_by_name(cls):
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = cls(3, 4)
+
+        def forward(self, input: torch.Tensor, flag: bool):
+            return self.rnn(input, None, None, None, flag)
+
+    model, input = torch.jit.script(Model()), torch.randn(5, 2, 3)
+    assert len(model(input, False)) == 2
+    message = f"{cls.__name__}: in TorchScript, results cannot depend on return_states: call states"
+    with pytest.raises(torch.jit.Error, match=message):
+        model(input, True)
 
 
 def test_a_replica_of_data_parallel_computes_its_parameters(cls):

@@ -65,6 +65,24 @@ SCHEMAS = {
         " Tensor? reset, bool reverse, bool[6] output_mask) -> (Tensor? d_input, Tensor? d_weight_ih,"
         " Tensor? d_weight_hh, Tensor? d_bias_ih, Tensor? d_bias_hh, Tensor? d_h0)"
     ),
+    "lltm_layers": (
+        "lltm::lltm_layers(Tensor input, Tensor[] parameters, Tensor? h0=None, Tensor? c0=None, Tensor? lengths=None,"
+        " Tensor? reset=None, Tensor? batch_sizes=None, Tensor? sorted_indices=None, Tensor? unsorted_indices=None,"
+        " bool has_biases=True, bool batch_first=False, float dropout=0., bool bidirectional=False, bool keep=False)"
+        " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor[] states)"
+    ),
+    "lstm_layers": (
+        "lltm::lstm_layers(Tensor input, Tensor[] parameters, Tensor? h0=None, Tensor? c0=None, Tensor? lengths=None,"
+        " Tensor? reset=None, Tensor? batch_sizes=None, Tensor? sorted_indices=None, Tensor? unsorted_indices=None,"
+        " bool has_biases=True, bool batch_first=False, float dropout=0., bool bidirectional=False, bool keep=False)"
+        " -> (Tensor output, Tensor h_n, Tensor c_n, Tensor[] states)"
+    ),
+    "gru_layers": (
+        "lltm::gru_layers(Tensor input, Tensor[] parameters, Tensor? h0=None, Tensor? lengths=None,"
+        " Tensor? reset=None, Tensor? batch_sizes=None, Tensor? sorted_indices=None, Tensor? unsorted_indices=None,"
+        " bool has_biases=True, bool batch_first=False, float dropout=0., bool bidirectional=False, bool keep=False)"
+        " -> (Tensor output, Tensor h_n, Tensor[] states)"
+    ),
     "has_cuda": "lltm::has_cuda() -> bool",
 }
 
