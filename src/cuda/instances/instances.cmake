@@ -1,23 +1,33 @@
 # The kernels in .cuh files, which are templates of an arithmetic, and what each is compiled for: one file per
-# arithmetic, so that they compile in parallel. Sets LLTM_CUDA_INSTANCES to the files.
+# arithmetic, so that they compile in parallel, or one for all in a unity build, because half of the time goes into
+# reading the headers. Sets LLTM_CUDA_INSTANCES to the files.
 set(LLTM_CUDA_INSTANCES)
 
 # lltm_instances(<name> <header> ARITHMETICS <arithmetic>... FUNCTIONS <function>...)
 # A function is written as its name and parameters; @A@ stands for the arithmetic.
 function(lltm_instances name HEADER)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "ARITHMETICS;FUNCTIONS")
+  set(DEFINITIONS "")
+  list(GET arg_ARITHMETICS -1 last)
   foreach(arithmetic IN LISTS arg_ARITHMETICS)
     set(A "Arithmetic::${arithmetic}")
-    set(DEFINITIONS "")
     foreach(signature IN LISTS arg_FUNCTIONS)
       string(CONFIGURE "template cudaError_t ${signature}" definition @ONLY)
       string(APPEND DEFINITIONS "${definition};\n")
     endforeach()
-    string(REGEX REPLACE "^k" "_" suffix "${arithmetic}")
-    string(TOLOWER "${name}${suffix}" file)
+    if(CMAKE_UNITY_BUILD)
+      if(NOT arithmetic STREQUAL last)
+        continue()
+      endif()
+      set(file "${name}")
+    else()
+      string(REGEX REPLACE "^k" "_" suffix "${arithmetic}")
+      string(TOLOWER "${name}${suffix}" file)
+    endif()
     configure_file("${CMAKE_CURRENT_FUNCTION_LIST_DIR}/instance.cu.in"
       "${PROJECT_BINARY_DIR}/generated/cuda/${file}.cu" @ONLY)
     list(APPEND LLTM_CUDA_INSTANCES "${PROJECT_BINARY_DIR}/generated/cuda/${file}.cu")
+    set(DEFINITIONS "")
   endforeach()
   set(LLTM_CUDA_INSTANCES "${LLTM_CUDA_INSTANCES}" PARENT_SCOPE)
 endfunction()
