@@ -99,9 +99,12 @@ USES = [
         marks=pytest.mark.skipif(not torch.distributed.is_available(), reason="PyTorch without torch.distributed"),
     ),
 ]
-IMPORTS = {
+ORDERS = {
     "lltm first": "import lltm, sys; assert '{module}' not in sys.modules; import {module}",
     "lltm last": "import {module}; import lltm",
+}
+# They do not depend on the module, and the counter of FLOPs is the one that is imported in the least time.
+OTHER_WAYS = {
     "lltm again": "import lltm, sys; del sys.modules['lltm'], sys.modules['lltm._on_import']; import lltm, {module}",
     "found but not imported": "import lltm, importlib.util; importlib.util.find_spec('{module}'); import {module}",
     "another way": "import lltm, importlib; importlib.import_module('{module}')",
@@ -109,9 +112,14 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize(("module", "use"), USES)
-@pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
+@pytest.mark.parametrize("imports", ORDERS.values(), ids=ORDERS)
 def test_rules_are_registered_whichever_is_imported_first(module, use, imports):
     python(imports.format(module=module) + use)
+
+
+@pytest.mark.parametrize("imports", OTHER_WAYS.values(), ids=OTHER_WAYS)
+def test_rules_are_registered_in_other_ways_to_import(imports):
+    python(imports.format(module="torch.utils.flop_counter") + COUNT)
 
 
 def test_a_reloaded_flop_counter_gets_the_formulas_again():
