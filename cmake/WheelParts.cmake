@@ -36,9 +36,13 @@ function(_lltm_json_list variable)
   list(JOIN quoted ", " quoted)
   set(${variable} "${quoted}" PARENT_SCOPE)
 endfunction()
-set(glue ${LLTM_SOURCES} src/wheel/newer_in_headers.cpp)
-list(FILTER glue EXCLUDE REGEX "/cuda/")
-list(REMOVE_ITEM glue ${LLTM_CPU_KERNELS})
-_lltm_json_list(LLTM_JSON_GLUE ${glue})
+# Those of the target lltm_ops in a release.
+separate_arguments(flags UNIX_COMMAND
+  "${CMAKE_CXX20_STANDARD_COMPILE_OPTION} ${CMAKE_CXX_FLAGS_RELEASE} ${CMAKE_CXX_COMPILE_OPTIONS_PIC} -fopenmp")
+list(APPEND flags
+  ${CMAKE_CXX_COMPILE_OPTIONS_VISIBILITY}hidden ${CMAKE_CXX_COMPILE_OPTIONS_VISIBILITY_INLINES_HIDDEN})
+_lltm_json_list(LLTM_JSON_FLAGS ${flags})
+_lltm_json_list(LLTM_JSON_GLUE ${LLTM_GLUE} src/wheel/newer_in_headers.cpp)
 _lltm_json_list(LLTM_JSON_CUDA_GLUE ${LLTM_CUDA_GLUE})
+_lltm_json_list(LLTM_JSON_CPU_ONLY_GLUE ${LLTM_CPU_ONLY_GLUE})
 configure_file(cmake/glue.json.in wheel-parts/glue.json @ONLY)

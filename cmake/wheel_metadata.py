@@ -18,21 +18,28 @@ from typing import Any
 BUILD_REQUIREMENTS = Path(__file__).parents[1] / "requirements" / "build.txt"
 
 
+def supported_minors() -> range:
+    """The minor versions of PyTorch 2 that requirements/build.txt allows."""
+    return range(*(int(minor) for minor in re.findall(r"2\.(\d+)", requirement())))
+
+
+def requirement() -> str:
+    return re.search("^torch.*", BUILD_REQUIREMENTS.read_text(), re.MULTILINE).group()  # type: ignore[union-attr]
+
+
 def check_version(torch: str) -> None:
     """Refuse a version of PyTorch that requirements/build.txt excludes."""
-    requirement, lower, upper = re.search(
-        r"^(torch>=2\.(\d+)\.0a0,<2\.(\d+))$", BUILD_REQUIREMENTS.read_text(), re.MULTILINE
-    ).groups()  # type: ignore[union-attr]
     major, minor = (int(number) for number in re.findall(r"\d+", torch)[:2])
-    if (major, minor) < (2, int(lower)):
+    supported = supported_minors()
+    if (major, minor) < (2, supported.start):
         raise SystemExit(
-            f"lltm: PyTorch {torch} is too old: lltm needs 2.{lower} or newer. Upgrade it, pip install "
-            f"'{requirement}', then pip install --no-build-isolation . again"
+            f"lltm: PyTorch {torch} is too old: lltm needs 2.{supported.start} or newer. Upgrade it, pip install "
+            f"'{requirement()}', then pip install --no-build-isolation . again"
         )
-    if (major, minor) >= (2, int(upper)):
+    if (major, minor) >= (2, supported.stop):
         raise SystemExit(
-            f"lltm: PyTorch {torch} is newer than this version of lltm, which was tested up to 2.{int(upper) - 1}: "
-            f"take a newer lltm, or pip install '{requirement}', then pip install --no-build-isolation ."
+            f"lltm: PyTorch {torch} is newer than this version of lltm, which was tested up to 2.{supported.stop - 1}: "
+            f"take a newer lltm, or pip install '{requirement()}', then pip install --no-build-isolation ."
         )
 
 

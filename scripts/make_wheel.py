@@ -18,6 +18,9 @@ from pathlib import Path
 from types import ModuleType
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "cmake"))
+from wheel_metadata import supported_minors  # noqa: E402
+
 # glibc 2.28, the oldest that PyTorch supports, comes with a libstdc++ up to GLIBCXX_3.4.24 and CXXABI_1.3.11. As in the
 # policies of auditwheel.
 LIBSTDCXX_BESIDE_GLIBC = {28: (24, 11), 31: (28, 12), 34: (29, 13), 35: (30, 13), 39: (33, 15)}
@@ -40,13 +43,6 @@ def load_builder() -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def minor_versions() -> list[str]:
-    (lower, upper) = re.search(
-        r"^torch>=2\.(\d+).*,<2\.(\d+)$", (ROOT / "requirements/build.txt").read_text(), re.M
-    ).groups()  # type: ignore[union-attr]
-    return [f"2.{minor}" for minor in range(int(lower), int(upper))]
 
 
 def version_of(torch: Path) -> str:
@@ -114,7 +110,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build-dir", type=Path, default=ROOT / "build-wheel", help="configured by CMake")
     parser.add_argument("--wheel-dir", type=Path, default=ROOT / "dist")
-    parser.add_argument("--versions", nargs="*", default=minor_versions(), help="minor versions of PyTorch")
+    versions = [f"2.{minor}" for minor in supported_minors()]
+    parser.add_argument("--versions", nargs="*", default=versions, help="minor versions of PyTorch")
     parser.add_argument("--torch", nargs="*", type=Path, default=[], help="folders of torch packages to use")
     options = parser.parse_args()
     builder = load_builder()

@@ -26,9 +26,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
 _OLDEST_GCC = 11
-_FLAGS = (
-    "-std=c++20", "-O3", "-DNDEBUG", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fvisibility-inlines-hidden",
-)  # fmt: skip
 _CUDA_HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h", "cublas_v2.h", "cusparse.h", "nv/target")
 
 
@@ -64,7 +61,7 @@ class Parts(NamedTuple):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What glue.json says: the sources, the versions, and the architectures of the kernels."""
+        """What glue.json says: sources, flags, versions, and the architectures of the kernels."""
         return json.loads((self.source / "glue.json").read_text())
 
     def kernels(self, cuda: bool) -> list[Path]:
@@ -130,7 +127,7 @@ def build_glue(parts: Parts, torch: Torch, output: Path, *, cuda: bool, rpath: I
         units = [joined[start :: min(jobs, 4)] for start in range(min(jobs, 4))]
         units += [[file] for file in settings["cuda_glue"]] if cuda else []
         ours = [f"-I{scratch}", f"-I{parts.source / 'include'}", f"-I{parts.source / 'src'}"]
-        command = [*compiler, *_FLAGS, *ours, *(f"-isystem{folder}" for folder in folders)]
+        command = [*compiler, *settings["flags"], *ours, *(f"-isystem{folder}" for folder in folders)]
 
         def compile_unit(number: int) -> Path:
             source, target = scratch / f"unit_{number}.cpp", scratch / f"unit_{number}.o"

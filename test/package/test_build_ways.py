@@ -58,16 +58,10 @@ def pip_install(project: Path, site: Path, *options, **variables) -> None:
     )  # fmt: skip
 
 
-def read_sources(cmake_lists: Path) -> dict[str, list[str]]:
-    """The lists that a CMakeLists.txt passes to add_operator_library, by name."""
-    call = re.search(r"add_operator_library\(\w+(.*?)\)", cmake_lists.read_text(), re.DOTALL).group(1)
-    lists = {}
-    for word in call.split():
-        if word.isupper() or re.fullmatch(r"[A-Z_]+", word):
-            current = lists.setdefault(word, [])
-        else:
-            current.append(word)
-    return lists
+def read_sources(name: str) -> list[str]:
+    """One of the lists in CMakeLists.txt."""
+    (sources,) = re.findall(rf"^set\({name}\b(.*?)\)$", (ROOT / "CMakeLists.txt").read_text(), re.DOTALL | re.MULTILINE)
+    return sources.split()
 
 
 def test_cmake_against_an_installed_wheel(example, tmp_path):
@@ -118,8 +112,6 @@ def test_an_operator_in_a_script(tmp_path):
 
 def test_lltm_just_in_time(tmp_path):
     """The library's own sources, for users who want to change the cell from Python."""
-    cmake_lists = ROOT / "CMakeLists.txt"
-    lists = read_sources(cmake_lists)
     generated = tmp_path / "generated"
     generated.mkdir()
     version = (ROOT / "src" / "version.h.in").read_text()
@@ -127,10 +119,8 @@ def test_lltm_just_in_time(tmp_path):
     assert "@" not in version
     (generated / "version.h").write_text(version)
     # Joined as with CMAKE_UNITY_BUILD, and not optimized: PyTorch's headers take most of the time.
-    alone = re.search(r"set\(LLTM_CPU_KERNELS(.*?)\)", cmake_lists.read_text(), re.DOTALL)
-    alone = alone[1].split()
-    joined = [file for file in lists["SOURCES"] + lists["CPU_ONLY_SOURCES"] if file not in alone]
-    units = [[file] for file in alone] + [joined[start::2] for start in range(2)]
+    joined = read_sources("LLTM_GLUE") + read_sources("LLTM_CPU_ONLY_GLUE")
+    units = [[file] for file in read_sources("LLTM_CPU_KERNELS")] + [joined[start::2] for start in range(2)]
     sources = []
     for number, unit in enumerate(units):
         source = tmp_path / f"unit_{number}.cpp"

@@ -86,7 +86,7 @@ except SystemExit as error:
     def add_sources(self) -> None:
         """What the glue is compiled from: an empty file."""
         settings = json.loads((self.package / "source" / "glue.json").read_text())
-        settings |= {"architectures": [], "glue": ["empty.cpp"], "cuda_glue": [], "cpu_only_glue": []}
+        settings |= {"architectures": [], "flags": [], "glue": ["empty.cpp"], "cuda_glue": [], "cpu_only_glue": []}
         (self.package / "source" / "glue.json").write_text(json.dumps(settings))
         (self.package / "source" / "src").mkdir()
         for name in ("empty.cpp", "src/version.h.in"):
