@@ -1,6 +1,7 @@
 // Launches the products of the backward by wgmma: the schedule, the tensor maps and the tiles.
 #pragma once
 
+#include "../../runtime/dispatch.h"
 #include "../../runtime/launch.cuh"
 #include "../../runtime/tensor_maps.h"
 #include "../../scheduler/schedule_gradients.h"
@@ -105,12 +106,16 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
     };
     const int blocks = blocks_of(schedule.state) + blocks_of(schedule.weights);
     if (error == cudaSuccess && blocks > 0) {
-      return launch_in_clusters<&backward_wgmma_sums_kernel<Tile>, kGradientThreads>(
+      using Sums = GradientTiling<Tile::kArithmetic, true>;
+      return launch_in_clusters<&backward_wgmma_sums_kernel<Sums>, kGradientThreads>(
           arguments, grid_of(blocks), 1, stream);
     }
   }
   return error;
 }
+
+/// Of large tiles of the state product.
+inline constexpr int kStateColumns[] = {64, 128, 256};
 
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
@@ -123,10 +128,19 @@ cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
     transposed = {inputs.transposed, inputs.row_stride()};
     workspace += transposed_floats(problem);
   }
-  return plan.has_large_tiles() ? launch_gradient_tiles<GradientTiling<kArithmetic, true>>(
-                                      problem, plan, transposed, workspace, stream)
-                                : launch_gradient_tiles<GradientTiling<kArithmetic, false>>(
-                                      problem, plan, transposed, workspace, stream);
+  const auto launch = [&]<typename Tile>(Tile) {
+    return launch_gradient_tiles<Tile>(problem, plan, transposed, workspace, stream);
+  };
+  if (!plan.has_large_tiles()) {
+    return launch(GradientTiling<kArithmetic, false>());
+  }
+  if constexpr (kArithmetic == Arithmetic::kTf32) {
+    return dispatch<kStateColumns>(plan.state_columns, [&](auto columns) {
+      return launch(GradientTiling<kArithmetic, true, columns>());
+    });
+  } else {
+    return launch(GradientTiling<kArithmetic, true>());
+  }
 }
 
 }  // namespace lltm::cuda
