@@ -29,62 +29,6 @@ struct GradientResultMaps {
   CUtensorMap d_old_h, d_input, d_weights_h, d_weights_input;
 };
 
-/// Writes what a thread has of a tile, by elements: two columns of eight in each of two rows.
-template <typename Product>
-class GroupWriter {
- public:
-  using Element = typename Product::Element;
-
-  LLTM_DEVICE GroupWriter(const GradientResults& results, const GradientUnit& unit) {
-    // Or the compiler would compute all of this before the product, and spill it.
-    const int thread = in_register(static_cast<int>(threadIdx.x));
-    const int lane = thread % 32, column = unit.column + lane % 4 * 2;
-    const int64_t h = results.state_size, x = results.input_features, width = h + x;
-#pragma unroll
-    for (int below = 0; below < 2; ++below) {
-      const int64_t row = unit.row + Product::row(thread / 32, lane / 4 + below * 8);
-      Row& to = rows_[below];
-      if (unit.of_weights) {
-        const int64_t columns = unit.second_segment ? x : results.one_segment ? width : h;
-        to = {static_cast<Element*>(results.d_weights.of_h) + row * width +
-                  (unit.second_segment ? h : 0) + column,
-              1,
-              row < 3 * h ? at_most(columns - column, kGradientRows) : 0};
-      } else {
-        const bool of_h = row < h, wanted = row >= results.state_first && row < results.state_end;
-        const int64_t stride = of_h ? h : x;
-        to = {static_cast<Element*>(of_h ? results.d_old_h : results.d_input) +
-                  (of_h ? row : row - h) + column * stride,
-              stride,
-              wanted ? at_most(results.batch - column, kGradientRows) : 0};
-      }
-    }
-  }
-
-  /// Writes the group of eight columns from `column` of the tile on.
-  LLTM_DEVICE void write(int column, float4 sums) const {
-    const float values[2][2] = {{sums.x, sums.y}, {sums.z, sums.w}};
-#pragma unroll
-    for (int below = 0; below < 2; ++below) {
-      const Row& to = rows_[below];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (column + i < to.columns) {
-          to.data[(column + i) * to.stride] = static_cast<Element>(values[below][i]);
-        }
-      }
-    }
-  }
-
- private:
-  // A row of the product, from the thread's first column on.
-  struct Row {
-    Element* data;
-    int64_t stride;
-    int columns;
-  } rows_[2];
-};
-
 // These store two 8x8 matrices of 16-bit elements. A lane holds a pair of each. Lane l provides the
 // address of row l % 8 of matrix l % 16 / 8. Transposed, columns are stored as rows.
 LLTM_DEVICE void store_matrices_x2(uint32_t address, uint32_t x, uint32_t y) {
@@ -154,6 +98,25 @@ class GradientStaging {
         }
       }
     }
+  }
+
+  /// Stages and writes `groups` groups of eight columns, a power of two, from column `first` of the
+  /// unit's tile on. Called by all threads that multiply.
+  template <bool kDealt, int kMost>
+  LLTM_DEVICE void write_groups(const GradientResults& results,
+                                const GradientUnit& unit,
+                                const float4 (&sums)[kMost],
+                                int groups,
+                                int first) const {
+    const int group = static_cast<int>(threadIdx.x) / 128;
+#pragma unroll
+    for (int i = 0; i < kMost; ++i) {
+      if (i < groups) {
+        put<kDealt>(unit.of_weights, i * 8, sums[i]);
+      }
+    }
+    sync_threads_of<128>(1 + group);
+    write(results, unit, unit.row + group * 64, groups * 8, first);
   }
 
   /// Writes the first `columns` columns of the block, a power of two. The block starts at column

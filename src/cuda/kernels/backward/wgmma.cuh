@@ -168,6 +168,14 @@ LLTM_DEVICE void copy_gradient_operands(const GradientArguments& arguments,
   });
 }
 
+/// A place in which this thread's warpgroup stages blocks of tiles.
+template <typename Tile>
+LLTM_DEVICE typename Tile::Staging staging_of(unsigned char* shared, int place) {
+  const int group = static_cast<int>(threadIdx.x) / 128;
+  return typename Tile::Staging(shared + Tile::kStagingOffset + group * Tile::kGroupStagingBytes +
+                                place * Tile::Staging::kBytes);
+}
+
 /// Writes a tile of which this block has all sums.
 template <typename Tile, int kColumns>
 LLTM_DEVICE void write_gradient_tile(const GradientArguments& arguments,
@@ -201,8 +209,7 @@ LLTM_DEVICE void write_gradient_tile(const GradientArguments& arguments,
       arguments.results.alignment(unit.of_weights) == 16 && (unit.of_weights || !has_both);
 #pragma unroll
   for (int block = 0; block < kBlocks; ++block) {
-    const Staging staging(shared + Tile::kStagingOffset + group * Tile::kGroupStagingBytes +
-                          block % Tile::kStagings * Staging::kBytes);
+    const Staging staging = staging_of<Tile>(shared, block % Tile::kStagings);
     if (thread % 128 == 0) {
       // Waits for what was written from here before. The previous tile may have had a single block,
       // or may not have been written by TMA, so its last commit says nothing about this place.
@@ -258,9 +265,11 @@ LLTM_DEVICE void form_gradient_tile(const GradientArguments& arguments,
       __syncwarp();
       cluster_wait();
       sums.send(sum);
-      const GroupWriter<typename Tile::Product> writer(arguments.results, unit);
-      sums.add_up([&](int group, float4 of_group) { writer.write(group * 8, of_group); });
+      float4 own[Tile::Sums::kMostOwn];
+      sums.add_up(own);
       sync_threads_of<kGradientThreads>(3);  // tiles are staged where the parts are
+      staging_of<Tile>(shared, 0).template write_groups<Tile::kDealsColumns>(
+          arguments.results, unit, own, sums.own(), sums.rank * sums.own() * 8);
       return;
     }
   } else if (tiles.parts > 1) {
@@ -382,7 +391,7 @@ __global__ void __launch_bounds__(kGradientThreads)
   const GradientTiles& tiles = schedule.tiles(of_weights);
   const int shares = tiles.tile_columns / kSumColumns;
   const int tile = block / shares, share = block % shares;
-  const int thread = static_cast<int>(threadIdx.x), group = thread / 128;
+  const int thread = static_cast<int>(threadIdx.x);
   const float4* from =
       first_part(arguments, of_weights, tile) + share * kGroups * kGradientThreads + thread;
   start_next_kernel();
@@ -398,13 +407,9 @@ __global__ void __launch_bounds__(kGradientThreads)
   }
   GradientUnit unit = tiles.tile(tile / tiles.columns, tile % tiles.columns);
   unit.of_weights = of_weights;
-  const Staging staging(shared + group * Staging::kBytes);
-#pragma unroll
-  for (int i = 0; i < kGroups; ++i) {
-    staging.template put<Tile::kDealsColumns>(of_weights, i * 8, sums[i]);
-  }
-  sync_threads_of<128>(1 + group);
-  staging.write(arguments.results, unit, unit.row + group * 64, kSumColumns, share * kSumColumns);
+  Staging(shared + thread / 128 * Staging::kBytes)
+      .template write_groups<Tile::kDealsColumns>(
+          arguments.results, unit, sums, kGroups, share * kSumColumns);
 #else
   trap_wrong_image();
 #endif
