@@ -276,11 +276,12 @@ def headline(found: Measurements, column: str) -> str:
         f"{of.median():.1f} times ({of.min():.1f} to {of.max():.1f})"
         for of in (wide.xs("tf32", level="dtype"), wide.xs("float16", level="dtype"))
     )
-    of_both = column == "speedup"
-    peer = "the faster of cuDNN's LSTM and GRU in" if of_both else "cuDNN's with PyTorch's defaults, float32 in"
+    layer, peer = column.split()[0], "cuDNN's with PyTorch's defaults, float32 in"
+    if column == "speedup":
+        layer, peer = "LLTM", "the faster of cuDNN's LSTM and GRU in"
     return (
-        f"On an {gpu_name(found)}, forward + backward is {tf32} as fast as {peer} TF32,\nand {float16} in float16: the"
-        f" median (and range) of {len(shapes)} random shapes with hidden sizes up to"
+        f"On an {gpu_name(found)}, forward + backward of `lltm.{layer}` is {tf32} as fast as {peer}\nTF32, and"
+        f" {float16} in float16: the median (and range) of {len(shapes)} random shapes with hidden sizes up to"
         f" {max(shape.state_size for shape in shapes):,}."
     )
 

@@ -1,11 +1,11 @@
-"""Fast recurrent layers as PyTorch operators: nn.LSTM's own cell, and LLTM, its sibling without a forget gate.
+"""Fast recurrent layers as PyTorch operators: nn.LSTM's and nn.GRU's own cells, and LLTM, without a forget gate.
 
-:class:`LSTM` and :class:`LSTMCell` replace those of torch.nn with the same parameters and results, and
+:class:`LSTM`, :class:`GRU` and their cells replace those of torch.nn with the same parameters and results, and
 :func:`convert` converts a model. :class:`LLTM` and :class:`LLTMCell` have the interface but a cell of their own.
 
 Importing this package loads the operator library, unless its operators are registered already. The library is the one
 that ``LLTM_LIBRARY`` names, else the package's own, else the one that ``python -m lltm.build`` has made for this
-PyTorch. It registers ``torch.ops.lltm.lstm``, ``torch.ops.lltm.sequence``, ``torch.ops.lltm.forward`` and their
+PyTorch. It registers ``torch.ops.lltm.lstm``, ``gru``, ``sequence``, ``forward`` and their
 gradients. ImportError is raised if there is no library, or if it was built for another PyTorch; the message says what
 to do. With ``LLTM_CPU_ONLY=1``, a wheel's library without CUDA is loaded.
 

@@ -179,7 +179,7 @@ def gru(
     reverse: bool = False,
     keep: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All steps of a sequence of nn.GRU's cell in one call, differentiable any number of times. Not on CUDA yet.
+    """All steps of a sequence of nn.GRU's cell in one call, differentiable any number of times.
 
     With ``x_r, x_z, x_n = (x @ weight_ih.T + bias_ih).chunk(3)`` and
     ``s_r, s_z, s_n = (h @ weight_hh.T + bias_hh).chunk(3)``, each step is::
