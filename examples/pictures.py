@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 TEXT, MUTED, GRID = "#22272e", "#6e7781", "#e4e7eb"
-COLORS = {"lltm.LLTM": "#1f6feb", "lltm.LSTM": "#1a7f37", "nn.LSTM": "#bf8700"}
+COLORS = {"lltm.LLTM": "#1f6feb", "lltm.LSTM": "#1a7f37", "nn.LSTM": "#bf8700", "lltm.GRU": "#8250df"}
 
 STYLE = {
     "font.family": "sans-serif",

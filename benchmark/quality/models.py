@@ -6,20 +6,12 @@ from typing import NamedTuple
 
 import ppo
 import torch
+from scores import OURS
 from torch import Tensor, nn
 
 import lltm
 
-
-class GRU(nn.GRU):
-    """A GRU with the interface of nn.LSTM: c is h."""
-
-    def forward(self, input: Tensor, state: ppo.State | None = None) -> tuple[Tensor, ppo.State]:
-        output, h_n = super().forward(input, None if state is None else state[0])
-        return output, (h_n, h_n)
-
-
-LAYERS = {"LSTM": nn.LSTM, "GRU": GRU, "LLTM": lltm.LLTM}
+LAYERS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "LLTM": lltm.LLTM, "lltm.LSTM": lltm.LSTM, "lltm.GRU": lltm.GRU}
 
 
 class Variant(NamedTuple):
@@ -47,7 +39,8 @@ CHANGES = (
     Variant("no leak, LayerNorm after it", "LLTM", leak=0.0, normalizes=True),
     Variant("no leak, no clipping", "LLTM", leak=0.0, clip=None),
 )
-VARIANTS = {variant.name: variant for variant in BASELINES + CHANGES}
+VARIANTS = {variant.name: variant for variant in BASELINES + CHANGES} | {name: Variant(name, name) for name in OURS}
+"""OURS have the results of torch.nn's layers, and are measured where --variants asks for them."""
 
 
 def make_layer(variant: Variant, features: int, hidden_size: int) -> nn.Module:
@@ -89,7 +82,7 @@ class Model(nn.Module):
     ) -> tuple[Tensor, ppo.State]:
         features = self.embedding(input)
         if begins is None:
-            output, state = self.layer(features, state)
+            output, state = ppo.run(self.layer, features, state)
         else:
             output, state = ppo.run_with_resets(self.layer, features, state, begins)
         return self.readout(output), state

@@ -7,6 +7,8 @@ from statistics import mean
 from typing import NamedTuple
 
 BASELINES = ("nn.LSTM", "nn.GRU", "lltm.LLTM")
+OURS = ("lltm.LSTM", "lltm.GRU")
+"""In the place of those of torch.nn, where they were measured."""
 
 
 class Row(NamedTuple):
@@ -45,8 +47,8 @@ def tables(results: dict) -> str:
     rows = [Row(**row) for row in results["rows"]]
     tasks = list(dict.fromkeys(row.task for row in rows))
     variants = list(dict.fromkeys(row.variant for row in rows))
-    baselines = [name for name in BASELINES if name in variants]
-    ours = [name for name in variants if name not in BASELINES[:2]]
+    baselines = [name for name in BASELINES + OURS if name in variants]
+    ours = [name for name in variants if name not in BASELINES[:2] + OURS]
 
     def values(task: str, variant: str, field: str) -> list[float]:
         return [getattr(row, field) for row in rows if (row.task, row.variant) == (task, variant)]
@@ -85,14 +87,14 @@ def tables(results: dict) -> str:
     seeds = len({row.seed for row in rows})
     shortened = "" if results["part"] == 1 else f" after {results['part']:.0%} of the updates"
     with_cells = [name for name in variants if values(tasks[0], name, "cell_mean")[0] is not None]
+    changes = [table(["task", *ours], [[task, *changed(task)] for task in tasks])] if ours else []
     return "\n".join(
         [
             f"Scores{shortened}: the mean of {seeds} seeds and their range. Less is better, except where noted."
             " Bold: no other is better, where ranges that overlap are ties.\n",
             table(["task", *baselines], [[titled(task), *scores(task)] for task in tasks]),
             "".join(f"{better(*pair)}\n" for pair in permutations(baselines, 2)),
-            "Scores of the LLTM with one thing changed, means:\n",
-            table(["task", *ours], [[task, *changed(task)] for task in tasks]),
+            *(["Scores of the LLTM with one thing changed, means:\n", *changes] if changes else []),
             "|c| after the last step of the evaluation, mean and largest:\n",
             table(["task", *with_cells], [[task, *(cells(task, name) for name in with_cells)] for task in tasks]),
         ]

@@ -23,7 +23,7 @@ from torch import nn
 
 import lltm
 
-LAYERS = {"lltm.LLTM": lltm.LLTM, "lltm.LSTM": lltm.LSTM, "nn.LSTM": nn.LSTM}
+LAYERS = {"lltm.LLTM": lltm.LLTM, "lltm.LSTM": lltm.LSTM, "nn.LSTM": nn.LSTM, "lltm.GRU": lltm.GRU}
 
 
 def arguments() -> argparse.Namespace:
@@ -31,7 +31,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--output", type=Path, default=Path("build/rl"), help="the folder of the picture")
     parser.add_argument("--updates", type=int, default=ppo.Options().updates, help="the number of rollouts")
     parser.add_argument("--seeds", type=int, default=2, help="the number of runs of each agent")
-    parser.add_argument("--hidden-size", type=int, default=64, help="of the LLTM; the LSTMs have as many parameters")
+    parser.add_argument("--hidden-size", type=int, default=64, help="of the LLTM; the others have as many parameters")
+    parser.add_argument("--gru", action="store_true", help="also train an agent with lltm.GRU")
     args = parser.parse_args()
     if min(args.updates, args.seeds, args.hidden_size) < 1:
         parser.error("--updates, --seeds and --hidden-size must be 1 or more")
@@ -53,6 +54,8 @@ def main() -> None:
     start = time.monotonic()
     args.output.mkdir(parents=True, exist_ok=True)
     sizes = {name: ppo.twin_size(layer, FEATURES, args.hidden_size) for name, layer in LAYERS.items()}
+    if not args.gru:
+        del sizes["lltm.GRU"]
     print(f"-- Training {len(sizes)} agents with {args.seeds} seeds each (PyTorch {torch.__version__})", flush=True)
     # Not forked: OpenMP's threads do not survive a fork.
     context = multiprocessing.get_context("spawn")

@@ -14,7 +14,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 import pictures
 from pictures import Curve
 
-LABELS = {"lltm.LLTM": "lltm.LLTM with reset", "lltm.LSTM": "lltm.LSTM with reset", "nn.LSTM": "nn.LSTM in pieces"}
+LABELS = {f"lltm.{name}": f"lltm.{name} with reset" for name in ("LLTM", "LSTM", "GRU")}
+LABELS["nn.LSTM"] = "nn.LSTM in pieces"
 
 Runs = Mapping[str, Sequence[Sequence[Report]]]
 """The reports of each run of each agent."""

@@ -1,8 +1,8 @@
 """Recurrent PPO (proximal policy optimization), and the two ways to run a recurrent layer over rollouts.
 
 A rollout is T steps of N environments. Episodes begin anywhere in it, and no state may cross their boundaries.
-lltm.LLTM and lltm.LSTM take them as ``reset``: one call per rollout, whatever the episodes are. nn.LSTM has no such
-argument: the rollout is cut wherever any of the episodes begins, and there is one call for each piece.
+The layers of lltm take them as ``reset``: one call per rollout, whatever the episodes are. Those of torch.nn have no
+such argument: the rollout is cut wherever any of the episodes begins, and there is one call for each piece.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import lltm
 
 State = tuple[Tensor, Tensor]
+"""h and c. Of a GRU, c is h."""
 
 LAST_EPISODES = 30
 
@@ -64,16 +65,24 @@ class Report(NamedTuple):
     """The processor time spent on updates so far, in seconds."""
 
 
+def run(layer: nn.Module, input: Tensor, state: State | None, **options: Tensor) -> tuple[Tensor, State]:
+    """Calls a layer, also a GRU, whose state is a single tensor."""
+    if not isinstance(layer, nn.GRU | lltm.GRU):
+        return layer(input, state, **options)
+    output, h = layer(input, None if state is None else state[0], **options)
+    return output, (h, h)
+
+
 def run_with_resets(layer: nn.Module, input: Tensor, state: State, begins: Tensor) -> tuple[Tensor, State]:
     """Runs a layer over (T, N, I). Where ``begins`` (T, N) is true, an episode begins, and the state is zero."""
-    if isinstance(layer, lltm.LLTM | lltm.LSTM):
-        return layer(input, state, reset=begins)
+    if isinstance(layer, lltm.LLTM | lltm.LSTM | lltm.GRU):
+        return run(layer, input, state, reset=begins)
     cuts = begins.any(1).nonzero().flatten().tolist()
     bounds = sorted({0, *cuts, len(input)})
     outputs = []
     for first, end in zip(bounds, bounds[1:], strict=False):
         goes_on = ~begins[first].unsqueeze(1)
-        output, state = layer(input[first:end], (state[0] * goes_on, state[1] * goes_on))
+        output, state = run(layer, input[first:end], (state[0] * goes_on, state[1] * goes_on))
         outputs.append(output)
     return torch.cat(outputs), state
 
@@ -82,7 +91,7 @@ class Agent(nn.Module):
     """A policy and a value function of everything that was observed since the episode began.
 
     Args:
-        layer: a recurrent layer of two features, lltm.LLTM, lltm.LSTM or nn.LSTM.
+        layer: a recurrent layer of two features, of lltm or of torch.nn.
 
     Inputs: observations (T, N, 2); the state, a pair of (1, N, H); begins (T, N), bool: whether an episode begins with
     the observation. Outputs: logits (T, N, 2) of the actions, values (T, N), and the state.

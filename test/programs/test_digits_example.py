@@ -48,9 +48,10 @@ def test_learns_something_in_two_epochs(device, examples):
     assert history[1].accuracy > 0.3  # guessing gives 0.1
 
 
-def test_scripted_and_saved_model_is_the_same(device, examples, tmp_path):
+@pytest.mark.parametrize("layer", [lltm.LSTM, lltm.GRU])
+def test_scripted_and_saved_model_is_the_same(device, examples, tmp_path, layer):
     images = examples[1].images.to(device)
-    model = digits.DigitReader(state_size=32).to(device).eval()
+    model = digits.DigitReader(state_size=32, layer=layer).to(device).eval()
     torch.jit.script(model).save(tmp_path / "model.pt")
     loaded = torch.jit.load(tmp_path / "model.pt")
     with torch.inference_mode():

@@ -51,15 +51,15 @@ def test_layers_forget_at_the_same_steps():
     input, begins = torch.randn(12, 3, cartpole.FEATURES), torch.zeros(12, 3, dtype=torch.bool)
     begins[0, 1] = begins[4, 0] = begins[4, 2] = begins[9, 0] = True
     state = torch.randn(1, 3, 8), torch.randn(1, 3, 8)
-    for layer in (lltm.LLTM(2, 8), lltm.LSTM(2, 8), nn.LSTM(2, 8)):
+    for layer in (lltm.LLTM(2, 8), lltm.LSTM(2, 8), nn.LSTM(2, 8), lltm.GRU(2, 8), nn.GRU(2, 8)):
         output, (h_n, c_n) = ppo.run_with_resets(layer, input, state, begins)
         middle, _ = layer(input[4:9, 0])
-        end, (h, c) = layer(input[9:, 0])
+        end, (h, c) = ppo.run(layer, input[9:, 0], None)
         torch.testing.assert_close(output[4:9, 0], middle)
         torch.testing.assert_close(output[9:, 0], end)
         torch.testing.assert_close((h_n[:, 0], c_n[:, 0]), (h, c))
         torch.testing.assert_close(output[:, 1], layer(input[:, 1])[0])
-        going_on, _ = layer(input[:4, 2], (state[0][:, 2], state[1][:, 2]))
+        going_on, _ = ppo.run(layer, input[:4, 2], (state[0][:, 2], state[1][:, 2]))
         torch.testing.assert_close(output[:4, 2], going_on)
 
 
@@ -71,7 +71,7 @@ def test_advantages_stop_at_the_end_of_an_episode():
     assert advantages.flatten().tolist() == [1 + 0.5 * 2, 2, 4 + 0.5 * 8]
 
 
-@pytest.mark.parametrize("layer", [lltm.LLTM, lltm.LSTM, nn.LSTM])
+@pytest.mark.parametrize("layer", [lltm.LLTM, lltm.LSTM, nn.LSTM, lltm.GRU])
 def test_collected_probabilities_are_those_of_the_update(layer):
     """Before the first update, the whole rollout gives the same policy as its steps one by one."""
     torch.manual_seed(0)
@@ -86,7 +86,7 @@ def test_collected_probabilities_are_those_of_the_update(layer):
     torch.testing.assert_close(taken.detach(), rollout.log_probabilities)
 
 
-@pytest.mark.parametrize("layer", [lltm.LLTM, lltm.LSTM, nn.LSTM])
+@pytest.mark.parametrize("layer", [lltm.LLTM, lltm.LSTM, nn.LSTM, lltm.GRU])
 def test_trains(layer):
     torch.manual_seed(0)
     agent = ppo.Agent(layer(cartpole.FEATURES, 16))
@@ -97,7 +97,8 @@ def test_trains(layer):
     assert not torch.equal(agent.policy.weight, before)
 
 
-def test_resets_and_pieces_train_the_same_lstm():
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+def test_resets_and_pieces_train_the_same_layer(kind):
     """From the same seed, to rounding, as long as no rounding changes an action."""
 
     def trained(layer):
@@ -106,7 +107,7 @@ def test_resets_and_pieces_train_the_same_lstm():
         list(ppo.train(agent, ppo.Options(updates=2, steps=32, carts=4, batches=2, epochs=2)))
         return list(agent.parameters())
 
-    torch.testing.assert_close(trained(lltm.LSTM), trained(nn.LSTM), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(trained(getattr(lltm, kind)), trained(getattr(nn, kind)), rtol=1e-4, atol=1e-5)
 
 
 def test_wrong_options_are_errors_before_the_training():
@@ -129,8 +130,7 @@ def test_times_every_layer():
 
 
 def test_draws_a_picture(tmp_path):
-    printed = run_demo(FOLDER, "--updates", 2, "--seeds", 1, "--hidden-size", 8, "--output", tmp_path)
-    assert re.search(
-        r"updates: nn.LSTM takes [\d.]+ times as long as lltm.LLTM and [\d.]+ times as long as lltm.LSTM", printed
-    )
+    printed = run_demo(FOLDER, "--gru", "--updates", 2, "--seeds", 1, "--hidden-size", 8, "--output", tmp_path)
+    ratios = " and ".join(rf"[\d.]+ times as long as lltm.{name}" for name in ("LLTM", "LSTM", "GRU"))
+    assert re.search(f"updates: nn.LSTM takes {ratios}", printed)
     assert (tmp_path / "rl.png").read_bytes().startswith(b"\x89PNG")
