@@ -60,6 +60,21 @@ class Lstm(torch.nn.Module):
         return output, h, c
 
 
+class Gru(torch.nn.Module):
+    """The operator of a GRU with all arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = lltm.GRUCell(INPUT_FEATURES, STATE_SIZE, dtype=torch.float64)
+
+    def forward(self, input: Tensor, h: Tensor, lengths: Tensor, reset: Tensor) -> tuple[Tensor, Tensor]:
+        output, h, _ = torch.ops.lltm.gru(
+            input, self.cell.weight_ih, self.cell.weight_hh, self.cell.bias_ih, self.cell.bias_hh, h, lengths, reset,
+            False, True,
+        )  # fmt: skip
+        return output, h
+
+
 def lltm_step(cell, input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     """Computes the same as the operators, without lltm."""
     z_i, z_o, z_g = torch.nn.functional.linear(torch.cat([h, input], 1), cell.weights, cell.bias).chunk(3, 1)
@@ -70,6 +85,10 @@ def lltm_step(cell, input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor
 def lstm_step(cell, input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
     parameters = cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh
     return torch.lstm_cell(input, (h, c), *parameters)
+
+
+def gru_step(cell, input: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.gru_cell(input, h, cell.weight_ih, cell.weight_hh, cell.bias_ih, cell.bias_hh), c
 
 
 def formula(
@@ -112,6 +131,8 @@ def main() -> None:
     given = input, h, c, lengths, reset
     for name, model, step in (("sequence", Sequence(), lltm_step), ("lstm", Lstm(), lstm_step)):
         write(name, model, given, formula(step, model.cell, *given))
+    model = Gru()
+    write("gru", model, (input, h, lengths, reset), formula(gru_step, model.cell, *given)[:2])
 
 
 if __name__ == "__main__":

@@ -97,7 +97,7 @@ def test_every_schema_is_the_one_that_was_promised():
     assert current.keys() == {f"lltm::{name}" for name in SCHEMAS}, "a new operator: promise its schema above"
 
 
-each_model = pytest.mark.parametrize("model", ["cell", "sequence", "lstm"])
+each_model = pytest.mark.parametrize("model", ["cell", "sequence", "lstm", "gru"])
 
 
 def numbers(model: str) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
