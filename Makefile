@@ -78,7 +78,7 @@ help:
 	@echo 'CMAKE_ARGS=-DLLTM_WERROR=ON   options of CMake'
 	@echo 'PYTEST_ARGS="-k forward"      options of pytest'
 	@echo 'CTEST_ARGS="-R package"       options of ctest'
-	@echo 'ARGS="--sequence"             options of the program that fuzz, soak, bench, quality, wheel or release-check runs'
+	@echo 'ARGS="--sequence"             options of the program that fuzz, soak, bench, rl, quality, wheel or release-check runs'
 
 build:
 	$(call build,build,$(for_use))
@@ -153,7 +153,7 @@ stream:
 	@$(call with,demo) python3 examples/stream/demo.py --build-dir $(BUILD) $(if $(LINE),"--line=$$LINE")
 
 rl: build
-	@$(call with,demo) python3 examples/rl/demo.py --output $(BUILD)/rl
+	@$(call with,demo) python3 examples/rl/demo.py --output $(BUILD)/rl $(ARGS)
 
 quality: build
 	@$(call with,demo) python3 benchmark/quality/run.py --output $(BUILD)/quality/results.json $(ARGS)
