@@ -257,6 +257,11 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
     const bool is_step = k < times.count;
 #pragma unroll 1
     for (int group = 0; group < groups; ++group, tick ^= 1) {
+      // Asked for earlier, it would not be there, and the threads that finish elements would wait
+      // for it before they do what follows.
+      if (k > 0 && !asks_early) {
+        start(slots.before(group), group);
+      }
       // While V is on its way:
       if (rows_vary && group == 0) {
         running = rows.running(t);
@@ -372,10 +377,6 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
                  group,
                  select(runs, 0, kept.get(Kernel::kKeptH, e, group) + product));
         kept.put(Kernel::kKeptCell, e, group, select(runs, select(reset, 0, d_old_cell), d_cell));
-      }
-      // The earliest that V of the next step may be there. What follows is not on its way.
-      if (!asks_early) {
-        start(slots.now(0), 0);
       }
 #pragma unroll
       for (int e = 0; finishes && is_step && e < kElements; ++e) {

@@ -177,6 +177,22 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
       shared_at + warp * Kernel::Weights::kSharedBytesOfWarp + 16 * lane,
       zero);
 
+  // Whether weights of the block or a row of h0 are not finite.
+  bool has_infinite = false;
+  if constexpr (Kernel::kPlanes) {
+    for (int i = static_cast<int>(threadIdx.x); i < kGates * 8 * Kernel::kUnits;
+         i += Kernel::kThreads) {
+      const int gate = i / (8 * Kernel::kUnits);
+      const int column = 8 * first_unit + i % (8 * Kernel::kUnits);
+      has_infinite |=
+          column < state_size && is_of_infinite(p.workspace.of_weights[gate * state_size + column]);
+    }
+    const int row = static_cast<int>(threadIdx.x);
+    has_infinite |= row < rows_of_team && p.h0.data != nullptr &&
+                    is_of_infinite(p.workspace.of_h0[first_row + row]);
+    has_infinite = __syncthreads_or(has_infinite) != 0;
+  }
+
   typename Kernel::Inputs inputs(shared_at + Kernel::kInputsAt);
   const typename Kernel::Kept kept(shared_at + Kernel::kKeptAt);
   const typename Kernel::Scales scales(shared_at + Kernel::kScalesAt);
@@ -394,6 +410,12 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
             weights.get(granule, weight_tile, a);
             multiply_granule<Kernel::kArithmetic, false>(sums[weight_tile], a, v);
           }
+        }
+      }
+      if (has_infinite) {
+#pragma unroll
+        for (auto& of_tile : sums) {
+          of_tile.clear_low_of_infinite();
         }
       }
       const uint32_t sums_at = shared_at + Kernel::kSumsAt + lane * Kernel::kLaneOfSum +

@@ -43,6 +43,11 @@ LLTM_DEVICE float scale_of(uint32_t bits_of_maximum, bool inverse) {
   return __int_as_float((127 + (inverse ? -scale : scale)) << 23);
 }
 
+/// Whether it is 1 over the scale of a maximum that is an infinity or a NaN.
+LLTM_DEVICE bool is_of_infinite(float inverse_scale) {
+  return inverse_scale == scale_of(0x7f800000u, true);
+}
+
 LLTM_DEVICE float inverse_of_power(float power) {
   return __uint_as_float(0x7f000000u - __float_as_uint(power));
 }
@@ -69,10 +74,15 @@ struct GridSums {
   float of[4] = {};
   float low[kThreeProducts ? 4 : 1] = {};
 
-  /// An infinity has no low part, so products with it count only as those of the high parts.
   LLTM_DEVICE float sum(int i, float of_low) const {
-    const float all = kThreeProducts ? fmaf(low[kThreeProducts ? i : 0], of_low, of[i]) : of[i];
-    return !kThreeProducts || fabsf(of[i]) < INFINITY ? all : of[i];
+    return kThreeProducts ? fmaf(low[kThreeProducts ? i : 0], of_low, of[i]) : of[i];
+  }
+  /// An infinity has no low part: where it is an operand, only the products of high parts count.
+  LLTM_DEVICE void clear_low_of_infinite() {
+#pragma unroll
+    for (int i = 0; i < 4 && kThreeProducts; ++i) {
+      low[kThreeProducts ? i : 0] = fabsf(of[i]) < INFINITY ? low[kThreeProducts ? i : 0] : 0;
+    }
   }
 };
 
