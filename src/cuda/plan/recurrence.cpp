@@ -226,7 +226,7 @@ constexpr RecurrenceCandidate kCandidates[] = {
     row("recurrence_mma_128x32_x", {2.60, 2.60}),
     row("recurrence_mma_256x32_cluster4", {0.55, 0.15}, {0.97, 0.10}),
     row("recurrence_mma_384x32_cluster6", {0.80, 0.11}, {1.20, 0.11}),
-    row("recurrence_mma_512x16_cluster8", {0.83, 0.15}, {1.60, 0.165}),
+    row("recurrence_mma_512x16_cluster8", {0.55, 0.165}, {1.45, 0.17}),
     row("recurrence_lstm_fma_32x1", {0.23, 0.070}, {0.35, 0.078}),
     row("recurrence_lstm_fma_32x4", {0.35, 0.26}, {0.59, 0.43}),
     row("recurrence_lstm_fma_64x1", {0.31, 0.23}, {0.40, 0.28}),
