@@ -8,6 +8,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -35,23 +36,39 @@ inline std::vector<ColumnRun> runs_of(c10::ArrayRef<int> of, int64_t state_size)
   return runs;
 }
 
-/// What the biases of both sides, which may be absent, add to what is saved.
+/// What the biases of both sides, which may be absent, add to what is saved, in a dtype, which sums
+/// are rounded to.
 inline at::Tensor saved_bias(const CellDescriptor& cell,
                              const std::optional<at::Tensor>& of_inputs,
                              const std::optional<at::Tensor>& of_gates,
                              int64_t state_size,
                              const at::TensorOptions& options) {
-  const at::Tensor sum = at::zeros({cell.saved * state_size}, options);
-  const auto add = [&](const std::optional<at::Tensor>& bias, c10::ArrayRef<int> of) {
-    if (is_given(bias)) {
-      for (const ColumnRun& run : runs_of(of, state_size)) {
-        run.saved(sum).add_(run.side(*bias));
-      }
-    }
+  const auto place_in = [](c10::ArrayRef<int> of, int saved) {
+    const auto* const found = std::find(of.begin(), of.end(), saved);
+    return found == of.end() ? -1 : static_cast<int>(found - of.begin());
   };
-  add(of_inputs, cell.of_input);
-  add(of_gates, cell.of_gate);
-  return sum;
+  std::vector<at::Tensor> parts;  // as few as possible
+  for (int first = 0, count = 1; first < cell.saved; first += count, count = 1) {
+    const auto goes_on = [&](c10::ArrayRef<int> of) {
+      const int place = place_in(of, first);
+      return place_in(of, first + count) == (place < 0 ? -1 : place + count);
+    };
+    while (first + count < cell.saved && goes_on(cell.of_input) && goes_on(cell.of_gate)) {
+      ++count;
+    }
+    const auto part_of = [&](const std::optional<at::Tensor>& bias, c10::ArrayRef<int> of) {
+      const int place = place_in(of, first);
+      return is_given(bias) && place >= 0
+                 ? bias->narrow(0, place * state_size, count * state_size).to(options)
+                 : at::Tensor();
+    };
+    const at::Tensor x = part_of(of_inputs, cell.of_input), h = part_of(of_gates, cell.of_gate);
+    parts.push_back(x.defined() && h.defined() ? x.add(h)
+                    : x.defined()              ? x
+                    : h.defined()              ? h
+                                               : at::zeros({count * state_size}, options));
+  }
+  return at::cat(parts);
 }
 
 /// The rows of a side's weights where what is saved has them, and zeros for others; the weights

@@ -2,15 +2,26 @@
 #pragma once
 
 #include <type_traits>
+#include <utility>
 
 namespace lltm::cell {
+
+template <typename Places>
+struct InOrder;
+template <int... kPlace>
+struct InOrder<std::integer_sequence<int, kPlace...>> {
+  static constexpr int kOfGate[] = {kPlace...}, kOfInput[] = {kPlace...};
+};
 
 /// Its sums are what Cell saves: those of a number that x or h alone gives are zeros on the other
 /// side. So it is a cell like those of kAdds, of more gates.
 template <typename Cell>
-struct Combined : Cell {
+struct Combined : Cell, InOrder<std::make_integer_sequence<int, Cell::kSaved>> {
   using Sides = Cell;
-  static constexpr int kGates = Cell::kSaved;
+  using Places = InOrder<std::make_integer_sequence<int, Cell::kSaved>>;
+  using Places::kOfGate, Places::kOfInput;
+  static constexpr int kGates = Cell::kSaved, kInputs = Cell::kSaved;
+  static constexpr bool kAdds = true;
 };
 
 /// What has one number of each kind for every saved one.

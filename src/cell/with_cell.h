@@ -16,7 +16,7 @@ constexpr auto with_cell(CellType cell, const Function& function) {
                                  : function.template operator()<cell::Lstm>();
 }
 
-/// The same, and for the GRU, which has recurrences and pointwise kernels.
+/// The same, and for the GRU, which has no recurrence across the grid.
 template <typename Function>
 constexpr auto with_every_cell(CellType cell, const Function& function) {
   return cell == CellType::kGru ? function.template operator()<cell::Gru>()

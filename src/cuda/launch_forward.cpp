@@ -10,8 +10,11 @@ namespace {
 
 /// The cell's forward is an operator of the LLTM, and a sequence of one step of the LSTM.
 template <typename Problem, typename Cell>
-constexpr bool kHasKernels = kOfSequence<Problem> || std::is_same_v<Problem, OneStepProblem> ==
-                                                         std::is_same_v<Cell, cell::Lstm>;
+constexpr bool kHasKernels =
+    kOfSequence<Problem> ||
+    std::is_same_v<
+        Cell,
+        std::conditional_t<std::is_same_v<Problem, OneStepProblem>, cell::Lstm, cell::Lltm>>;
 
 }  // namespace
 
@@ -23,7 +26,9 @@ cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cuda
     switch (plan.choice.candidate->group) {
       case Group::kFewRows:
         // Float is multiplied in float32 even if TF32 is allowed. No step of 16 bits is supported.
-        if constexpr (is_float(kArithmetic)) {
+        if constexpr (!Cell::kAdds) {
+          return cudaErrorInvalidValue;
+        } else if constexpr (is_float(kArithmetic)) {
           return launch_forward_few_rows<Arithmetic::kFloat32, Cell>(
               problem, plan.multiprocessors, stream);
         } else if constexpr (!kOfSequence<Problem>) {
@@ -43,7 +48,7 @@ cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cuda
         return cudaErrorInvalidValue;
     }
   };
-  return with_cell(plan.cell, [&]<typename Cell>() {
+  return with_every_cell(plan.cell, [&]<typename Cell>() {
     if constexpr (kHasKernels<Problem, Cell>) {
       return with_arithmetic(plan.arithmetic, [&]<Arithmetic kArithmetic>() {
         return run.template operator()<kArithmetic, Cell>();

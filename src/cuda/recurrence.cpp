@@ -179,20 +179,6 @@ bool starts_at_pairs(const Tensor& tensor) {
       .starts_at_neighbors(2);
 }
 
-/// The biases of both sides, added in float32; nothing if the cell adds its sides.
-std::optional<Tensor> saved_bias_of(const RecurrentArguments& arguments) {
-  if (arguments.cell.adds) {
-    return std::nullopt;
-  }
-  const Tensor& input = arguments.input;
-  return saved_bias(arguments.cell,
-                    arguments.bias,
-                    arguments.bias_hh,
-                    arguments.weight_hh.size(1),
-                    input.options().dtype(at::kFloat))
-      .to(input.scalar_type());
-}
-
 /// Shared memory of which a multiprocessor has no more than for its share of the blocks. Otherwise
 /// blocks that start while other kernels run go to the first multiprocessors that have room.
 int bytes_to_spread(int64_t blocks, const DeviceFacts& device) {
@@ -280,12 +266,8 @@ bool run_recurrence(const SequencePlan& plan,
       plan.grid
           ? grid_workspace_of(*plan.grid, arguments.cell.type, arithmetic, false, batch, device)
           : Tensor();
-  // Of a cell whose sides are not added: what h gives has a bias of its own.
-  const std::optional<Tensor> bias = saved_bias_of(arguments);
-  const std::optional<Tensor> input_bias =
-      bias ? std::optional(side_of(*bias, arguments.cell.of_input, sizes.state_size))
-           : arguments.bias;
-  const RecurrentArguments of_inputs = arguments.with_bias(input_bias);
+  const Biases biases(arguments);
+  const RecurrentArguments of_inputs = arguments.with_bias(biases.of_inputs);
   bool ran = true;
   // Runs all steps of some rows.
   const auto run_rows = [&]<typename scalar_t>(int64_t first_row, int64_t rows, scalar_t) {
@@ -299,8 +281,8 @@ bool run_recurrence(const SequencePlan& plan,
         all_steps<scalar_t>(outputs, arguments, order, first_row, rows, group_rows);
     if (x_inside) {
       multiply_input(problem, arguments);
-    } else if (bias) {
-      problem.bias = bias->const_data_ptr<scalar_t>();
+    } else if (biases.of_saved) {
+      problem.bias = biases.of_saved->const_data_ptr<scalar_t>();
       problem.bias_stride = 1;
     }
     for (int64_t first = 0; first < steps; first += chunk.steps) {

@@ -57,9 +57,7 @@ void write_biases(const RecurrentGradients& gradients,
                   int64_t state_size) {
   const auto write = [&](const Tensor& d_bias, c10::ArrayRef<int> of) {
     if (d_bias.defined()) {
-      for (const ColumnRun& run : runs_of(of, state_size)) {
-        run.side(d_bias).copy_(run.saved(of_saved));
-      }
+      d_bias.copy_(side_of(of_saved, of, state_size));
     }
   };
   write(gradients.bias, cell.of_input);

@@ -122,9 +122,9 @@ struct OldStates {
 /// accumulation type. Its rows and those of `added` are aligned so that four columns can be read at
 /// once if state_size is a multiple of four.
 struct StepProblem : ForwardProblem {
-  // What is added to the products, instead of ForwardProblem's bias: bias for every row, with a
-  // stride of 0, or null; or z_x of this step, with the bias, if the product with input was
-  // computed before and there are no input_features.
+  // What is added to the products, in place of `bias`: that bias for every row, with a stride of 0,
+  // or null; or z_x of this step, with its bias, and then there are no input_features. `bias` has
+  // all kSaved biases of a cell that does not add its sides, and is unused otherwise.
   Matrix added;
   int64_t t, next_t;  // next_t is kNever at the last step
   RowsOfSequence rows;

@@ -149,6 +149,7 @@ class StepsForward {
       step.weights_input.data = weights_input_.const_data_ptr();
     }
     step.added = {data_or_null<scalar_t>(bias_), 0};
+    step.bias = data_or_null<scalar_t>(biases_.of_saved);
     step.rows = rows_of_sequence(arguments_.lengths, arguments_.reset, first);
     step.h_n = outputs_.h_n.mutable_data_ptr<scalar_t>() + first * of_.state_size;
     return step;
@@ -178,7 +179,7 @@ class StepsForward {
     const Tensor input =
         arguments_.input.narrow(0, chunk.first_time, steps).narrow(1, first, to.size(1));
     if (of_.hoists_input()) {
-      compute_input_product(to, input, arguments_, plan_.kernel.arithmetic, device_);
+      compute_input_product(to, input, of_inputs_, plan_.kernel.arithmetic, device_);
     } else {
       to.narrow(2, 0, of_.input_features).copy_(input);
     }
@@ -245,6 +246,8 @@ class StepsForward {
   const StepOrder order_;
   Tensor weights_, weights_input_;  // if copied
   Tensor bias_;                     // contiguous, or undefined
+  const Biases biases_{arguments_};
+  const RecurrentArguments of_inputs_ = arguments_.with_bias(biases_.of_inputs);
 };
 
 }  // namespace

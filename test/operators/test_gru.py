@@ -13,9 +13,9 @@ T, N, I, H = 7, 6, 5, 4  # noqa: E741
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
-@pytest.fixture(params=["own", "aten", "cuda", "cuda-library"])
+@pytest.fixture(params=["own", "aten", "cuda", "cuda-steps", "cuda-library"])
 def device(request, monkeypatch) -> str:
-    """Where and how: on the CPU by this library's kernels or ATen's, or on a GPU as chosen or by the library's."""
+    """On the CPU by this library's kernels or ATen's, or on a GPU as chosen, by steps or by the library."""
     device, _, path = request.param.partition("-")
     if device == "cuda":
         request.getfixturevalue("needs_cuda")
@@ -430,3 +430,21 @@ def test_a_path_that_is_impossible_says_why(needs_cuda, monkeypatch):
         RuntimeError, match="lltm::gru: LLTM_CUDA_PATH=block takes a state_size of at most 128, got 200"
     ):
         torch.ops.lltm.gru(*make((3, 3, 5, 200), torch.float32, device="cuda"))
+
+
+STEPS = [
+    *(f"forward_wgmma_{tile}" for tile in ["64x8", "64x24", "64x40", "64x40_pairs", "128x32", "128x32_pairs"]),
+    *(f"forward_wgmma_{tile}" for tile in ["128x64_pairs", "192x32"]),
+    *(f"forward_wgmma_float32_{tile}" for tile in ["64x8", "64x32", "128x32"]),
+]
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize("sizes", [(4, 33, 9, 20), (3, 150, 40, 301), (5, 260, 16, 1044), (3, 5, 8, 6)], ids=str)
+def test_every_step(needs_cuda, monkeypatch, name, sizes):
+    """Of states of any size, whose elements are written by fours or one by one, and of more rows than in a tile."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", name)
+    for dtype in [torch.float32] if "float32" in name else SIXTEEN_BITS:
+        for ragged, reverse in [(False, False), (True, True)]:
+            check_values_and_gradients("cuda", sizes, dtype, ragged, reverse)
+        check_a_float32_h0("cuda", sizes, dtype)

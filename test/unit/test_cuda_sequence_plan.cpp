@@ -223,19 +223,19 @@ TEST(SequencePlan, IsTheWayWithTheLeastTime) {
   EXPECT_GT(std::min({recurrences, kernels, libraries}), 500);
 }
 
-// Only the backward of its larger states has kernels of single steps.
-TEST(SequencePlan, OfAGruIsARecurrenceOrTheLibrary) {
+TEST(SequencePlan, OfAGruHoistsItsInput) {
   for (const DeviceFacts& device : {kH200, kA100}) {
     SequenceShape shape = forward_of(CellType::kGru, Arithmetic::kBFloat16, 64, 128);
     EXPECT_NE(choose_sequence(shape, device, {}).recurrence, nullptr);
-    EXPECT_TRUE(choose_sequence(shape, device, {.group = Group::kSteps}).steps.by_library());
     shape = forward_of(CellType::kGru, Arithmetic::kBFloat16, 64, 1024);
-    EXPECT_EQ(choose_sequence(shape, device, {}).recurrence, nullptr);
     for (const Group group : {Group::kHopper, Group::kTiles, Group::kFewRows}) {
-      EXPECT_TRUE(choose_sequence(shape, device, {.group = group}).steps.by_library());
+      const bool of_hopper = group == Group::kHopper && device.wgmma;
+      const StepsPlan steps = choose_sequence(shape, device, {.group = group}).steps;
+      EXPECT_EQ(steps.by_library(), !of_hopper);
+      EXPECT_TRUE(steps.layout.hoists_input());
       shape.backward = true;
       EXPECT_EQ(choose_sequence(shape, device, {.group = group}).gradients.candidate->group,
-                group == Group::kHopper && device.wgmma ? group : Group::kLibrary);
+                of_hopper ? Group::kHopper : Group::kLibrary);
       shape.backward = false;
     }
   }

@@ -16,6 +16,7 @@
 //   place(fetched, state, row, column)
 #pragma once
 
+#include "../../cell/sides.h"
 #include "../problem.h"
 #include "../tile/elements.h"
 #include "../tile/vectors.cuh"
@@ -61,8 +62,8 @@ LLTM_DEVICE void write_columns(
   }
 }
 
-/// Computes kRows x kColumns elements from sums[gate][row * kColumns + column]. added(gate, row,
-/// column) belongs to z, and old_cell(row, column) is the state before.
+/// Computes kRows x kColumns elements from sums[gate][row * kColumns + column]. added(k, row,
+/// column) belongs to z[k], and old_cell(row, column) is the state before.
 template <typename Cell,
           typename Math,
           int kColumns,
@@ -73,16 +74,18 @@ template <typename Cell,
 LLTM_DEVICE void compute_elements(const acc_t (&sums)[Cell::kGates][kElements],
                                   const Added& added,
                                   const OldCell& old_cell,
-                                  acc_t (&z)[Cell::kGates][kElements],
+                                  acc_t (&z)[Cell::kSaved][kElements],
                                   acc_t (&h)[kElements],
                                   acc_t (&cell)[kElements]) {
 #pragma unroll
   for (int i = 0; i < kElements; ++i) {
-    acc_t z_of_element[Cell::kGates];
+    acc_t z_of_element[Cell::kSaved];
 #pragma unroll
-    for (int gate = 0; gate < Cell::kGates; ++gate) {
-      z_of_element[gate] = sums[gate][i] + added(gate, i / kColumns, i % kColumns);
-      z[gate][i] = z_of_element[gate];
+    for (int k = 0; k < Cell::kSaved; ++k) {
+      const int gate = cell::gate_at<Cell>(k);
+      z_of_element[k] = gate < 0 ? added(k, i / kColumns, i % kColumns)
+                                 : sums[gate][i] + added(k, i / kColumns, i % kColumns);
+      z[k][i] = z_of_element[k];
     }
     const cell::State<acc_t> state =
         Cell::template forward<Math>(z_of_element, old_cell(i / kColumns, i % kColumns));

@@ -24,7 +24,7 @@ enum class Turn {
 /// Columns are as in CellEpilogue.
 template <typename Cell, typename Element, typename Math, int kRows, int kColumns>
 class StepEpilogue {
-  static constexpr int kGates = Cell::kGates;
+  static constexpr int kGates = Cell::kGates, kSaved = Cell::kSaved;
 
  public:
   using acc_t = accumulate_t<Element>;
@@ -35,7 +35,7 @@ class StepEpilogue {
     int column;                 // of the first element
     int64_t row;                // of the first element, in the batch
     Turn turn[kRows] = {};
-    Vector<Element, kColumns> added[kRows][kGates] = {};
+    Vector<Element, kColumns> added[kRows][kSaved] = {};
     Vector<acc_t, kColumns> old_cell[kRows] = {};
   };
 
@@ -66,8 +66,19 @@ class StepEpilogue {
         if (p_.added.data != nullptr) {
           const Element* const of_row = added + r * kFragmentRowStep * p_.added.stride;
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            read(o.added[r][gate], of_row + gate * p_.state_size, o.columns);
+          for (int k = 0; k < kSaved; ++k) {
+            if (const int input = cell::input_at<Cell>(k); input >= 0) {
+              read(o.added[r][k], of_row + input * p_.state_size, o.columns);
+            }
+          }
+        }
+        if constexpr (!Cell::kAdds) {
+          const Element* const bias = static_cast<const Element*>(p_.bias) + column;
+#pragma unroll
+          for (int k = 0; k < kSaved; ++k) {
+            if (cell::input_at<Cell>(k) < 0) {
+              read(o.added[r][k], bias + k * p_.state_size, o.columns);
+            }
           }
         }
         read(o.old_cell[r], old_cell + r * kFragmentRowStep * p_.old_cell.stride, o.columns);
@@ -82,11 +93,11 @@ class StepEpilogue {
     if (o.rows == 0) {
       return;
     }
-    acc_t z[kGates][kRows * kColumns], h[kRows * kColumns], c[kRows * kColumns];
+    acc_t z[kSaved][kRows * kColumns], h[kRows * kColumns], c[kRows * kColumns];
     compute_elements<Cell, Math, kColumns>(
         sums,
-        [&](int gate, int row, int column) {
-          return static_cast<acc_t>(o.added[row][gate].values[column]);
+        [&](int k, int row, int column) {
+          return static_cast<acc_t>(o.added[row][k].values[column]);
         },
         [&](int row, int column) { return o.old_cell[row].values[column]; },
         z,
@@ -112,7 +123,7 @@ class StepEpilogue {
   template <bool kDiffer>
   LLTM_DEVICE void write_row(const Fetched& o,
                              int r,
-                             const acc_t (&z)[kGates][kRows * kColumns],
+                             const acc_t (&z)[kSaved][kRows * kColumns],
                              const acc_t (&h)[kRows * kColumns],
                              const acc_t (&c)[kRows * kColumns]) const {
     const Turn turn = kDiffer ? o.turn[r] : turn_of_all();
@@ -129,8 +140,8 @@ class StepEpilogue {
     if (p_.gates != nullptr) {
       const int64_t first_gate = first_gate_of(index, o.column);
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        write(element(p_.gates, first_gate + gate * p_.state_size), z[gate], runs);
+      for (int k = 0; k < kSaved; ++k) {
+        write(element(p_.gates, first_gate + k * p_.state_size), z[k], runs);
       }
     }
     if (!runs) {
@@ -167,10 +178,10 @@ class StepEpilogue {
     return p_.rows.is_reset(row, p_.next_t) ? Turn::kBeginsAnew : Turn::kGoesOn;
   }
 
-  /// The index of an element's first gate, given its own: a row has kGates times as many. The other
-  /// gates are state_size apart.
+  /// The index of an element's first saved number, given its own: a row has kSaved times as many.
+  /// The others are state_size apart.
   static LLTM_DEVICE int64_t first_gate_of(int64_t index, int column) {
-    return kGates * index - (kGates - 1) * column;
+    return kSaved * index - (kSaved - 1) * column;
   }
   static LLTM_DEVICE Element* element(void* matrix, int64_t index) {
     return static_cast<Element*>(matrix) + index;

@@ -64,6 +64,8 @@ foreach(cell Lltm Lstm Gru)
     lltm_instances(gru_sequence_gradient_wgmma sequence/gradient_wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
       "launch_sequence_gradient_wgmma<cell::Combined<cell::Gru>, @A@>(const SequenceGradientsParams<TensorElement<@A@>>&,
         const Matrix&, const TileShape&, int, cudaStream_t)")
+    lltm_instances(gru_step_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+      "launch_forward_wgmma<@A@, cell::Gru>(const StepProblem&, const TileShape&, int, cudaStream_t)")
     unset(CELL)
     continue()
   endif()

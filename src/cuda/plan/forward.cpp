@@ -232,7 +232,7 @@ Estimate step_time(const ForwardCandidate& of,
   // h is written, and the cell state, in float, is read and written.
   const auto elements = static_cast<double>(shape.batch * shape.state_size);
   const int size = element_size(shape.arithmetic);
-  const double z_x = shape.cell == CellType::kLstm ? gates_of(shape.cell) * size : 0;
+  const double z_x = shape.cell == CellType::kLltm ? 0 : gates_of(shape.cell) * size;
   const double traffic = elements * ((8 + size) / costs.write_rate + z_x / all.step.z_x_rate);
   // Weights that L2 has no room for come from memory in every step.
   const double weights = weights_bytes(shape);
@@ -291,7 +291,8 @@ bool few_rows_supports(const ForwardCandidate&,
                        const ForwardShape& shape,
                        const DeviceFacts& device) {
   // Only the cell's kernel supports 16 bits, and rows that start anywhere.
-  return ours_run(shape, device) && shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
+  return shape.cell != CellType::kGru && ours_run(shape, device) &&
+         shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
          shape.width() < (int64_t{1} << 30) &&
          (!shape.is_step ||
           (is_float(shape.arithmetic) && shape.vector_rows && shape.input_features % 4 == 0));
@@ -300,7 +301,7 @@ bool few_rows_supports(const ForwardCandidate&,
 bool wgmma_supports(const ForwardCandidate& of,
                     const ForwardShape& shape,
                     const DeviceFacts& device) {
-  return shape.cell == of.cell && ours_run(shape, device) && device.wgmma &&
+  return gates_of(shape.cell) == gates_of(of.cell) && ours_run(shape, device) && device.wgmma &&
          of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
          shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
          device.resident_in_clusters_of(of.tile.row_tiles) > 0;
@@ -323,11 +324,11 @@ Estimate wgmma_time(const ForwardCandidate& of,
 }
 
 // Three TF32 products are as accurate as SGEMM, except for few rows and short sums. There SGEMM is
-// more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums. An LSTM's steps,
-// where the alternative is SGEMM, have at most its error from four rows on.
+// more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums. The steps of an
+// LSTM and a GRU, where the alternative is SGEMM, have at most its error from four rows on.
 bool are_exact(const ForwardCandidate& of, const ForwardShape& shape) {
   return !of.float32 ||
-         (shape.cell == CellType::kLstm
+         (shape.cell != CellType::kLltm
               ? shape.batch > 3
               : shape.batch > 16 && (of.tile.columns == 8 || multiplications(shape, 64) >= 1e7));
 }

@@ -54,10 +54,11 @@ StepsPlan plan_steps(const SequenceShape& shape,
                      const DeviceFacts& device,
                      const Selection& selection) {
   constexpr double kMargin = 1.1;  // the estimates are that uncertain
-  if (!shape.arithmetic || shape.cell == CellType::kGru) {
+  if (!shape.arithmetic) {
     return {shape.layout};
   }
-  if (shape.cell == CellType::kLstm && !selects_by_name<ForwardShape>(selection)) {
+  if (shape.cell == CellType::kGru ||
+      (shape.cell == CellType::kLstm && !selects_by_name<ForwardShape>(selection))) {
     return plan_with_hoisted_input(shape, device, selection);
   }
   const StepsPlan plan = plan_layout(shape.layout, shape, device, selection);

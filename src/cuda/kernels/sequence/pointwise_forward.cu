@@ -32,16 +32,17 @@ __global__ void __launch_bounds__(kElementThreads)
   for_each_element(params.step.batch, state_size, [&](int64_t row, int64_t column) {
     typename Epilogue::Fetched operands;
     epilogue.fetch(operands, row, column);
+    constexpr bool kIsCombined = requires { typename Cell::Sides; };
     accumulate_t<scalar_t> z[Cell::kGates][1];
 #pragma unroll
     for (int k = 0; k < Cell::kGates; ++k) {
       const int64_t index = (row * Cell::kGates + k) * state_size + column;
       z[k][0] = params.z_input[index];
-      if constexpr (Cell::kAdds) {
+      if constexpr (!kIsCombined) {
         z[k][0] += params.z_h[index];
       }
     }
-    if constexpr (!Cell::kAdds) {
+    if constexpr (kIsCombined) {
       using Sides = typename Cell::Sides;
       const accumulate_t<scalar_t>* const of_row =
           params.z_h + row * Sides::kGates * state_size + column;
