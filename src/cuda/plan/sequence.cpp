@@ -25,7 +25,7 @@ StepsPlan plan_layout(const StepsLayout& layout,
         layout.problem(plan.rows_at_a_time, input, shape.weights, shape.weights_input);
     plan.kernel = choose_forward(
         forward_shape(*shape.arithmetic, step, /*is_step=*/true, shape.cell), device, selection);
-    plan.us = plan.kernel.choice.estimate.us * static_cast<double>(plan.parts());
+    plan.us = plan.kernel.choice.estimate.us * plan.parts();
   }
   return plan;
 }
@@ -46,7 +46,7 @@ StepsPlan plan_with_hoisted_input(const SequenceShape& shape,
                                                        .state_size = shape.state_size,
                                                        .columns = layout.gates},
                                                       device);
-  plan.us += product.us / static_cast<double>(steps) * static_cast<double>(plan.parts());
+  plan.us += product.us / static_cast<double>(steps) * plan.parts();
   return plan;
 }
 
@@ -94,7 +94,7 @@ int64_t StepsLayout::rows_at_a_time() const {
   if (chunk_row() > 0) {
     rows = std::min(rows, chunk_bytes() / (chunk_row() * size));
   }
-  return in_equal_parts(batch, std::max<int64_t>(rows, 1));
+  return std::max<int64_t>(rows, 1);
 }
 
 SequencePlan choose_sequence(const SequenceShape& shape,

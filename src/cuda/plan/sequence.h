@@ -67,8 +67,10 @@ struct StepsPlan {
   ForwardPlan kernel{};   // without a candidate where there are no kernels
   double us = kSlowStep;  // of a step of all rows, with its part of z_x
 
-  /// How often the steps are run, for some of the rows each.
-  int64_t parts() const { return ceil_div(layout.batch, rows_at_a_time); }
+  /// How often the steps are run, for some of the rows each; the last ones may be fewer.
+  double parts() const {
+    return static_cast<double>(layout.batch) / static_cast<double>(rows_at_a_time);
+  }
 
   /// Whether the library computes the products (library/sequence.h): in float64, on GPUs older than
   /// sm_80, without steps, and for sizes at which it is faster.
