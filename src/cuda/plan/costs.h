@@ -63,13 +63,13 @@ struct ForwardCosts {
   } arithmetic;
   struct {
     FewRows floats, halves, unaligned;  // unaligned: one element at a time, of any size
-  } few_rows;
+  } few_rows, lstm_few_rows;
   struct {
     ByArithmetic<Library> in;
     // Copies of the operands; what is read and written by the pointwise kernel; the weights in
     // aligned rows, and in rows that start anywhere, which are read `unaligned_reads` times if
-    // there are more than two.
-    double copy_rate, rate, weights_rate;
+    // there are more than two. An LSTM has a product more, and no copies.
+    double copy_rate, rate, weights_rate, lstm_launch;
     double unaligned_launch, unaligned_weights_rate, unaligned_reads;
   } library;
 };
@@ -191,8 +191,9 @@ struct Costs {
   inline constexpr char name##Text[] = #__VA_ARGS__
 
 // clang-format off
-// NVIDIA H200, 2026-11-25; steps in float32, of an LSTM, and of the backward by wgmma: NVIDIA H100,
-// 2026-11-27 and -28; replaying captured graphs.
+// NVIDIA H200, 2026-11-25, and an LSTM's single step and its steps' input 2026-11-28; steps in
+// float32, of an LSTM, and of the backward by wgmma: NVIDIA H100, 2026-11-27 and -28; replaying
+// captured graphs.
 LLTM_COSTS(kCosts, {
     .packing = {.launch = 1.47, .rate = 4.2e6},
     .forward = {
@@ -210,11 +211,15 @@ LLTM_COSTS(kCosts, {
             .floats = {.launch = 2.4, .launch_a_row = 0.1, .rate = 2.17e6, .a_row = 0.19},
             .halves = {.launch = 2.5, .launch_a_row = 0.101, .rate = 3.39e6, .a_row = 0.298},
             .unaligned = {.launch = 2.36, .launch_a_row = 0.155, .rate = 1.76e6, .a_row = 0.176}},
+        .lstm_few_rows = {
+            .floats = {.launch = 2.65, .launch_a_row = 0.528, .rate = 2.48e6, .a_row = 0.2},
+            .halves = {.launch = 2.75, .launch_a_row = 0.595, .rate = 3.54e6, .a_row = 0.296},
+            .unaligned = {.launch = 2.26, .launch_a_row = 0.651, .rate = 1.65e6, .a_row = 0.183}},
         .library = {
             .in = {.float32 = {.launch = 6, .rate = 4.29e7, .rows = 300, .unaligned = 1},
                    .tf32 = {.launch = 6.76, .rate = 3.4e8, .rows = 180, .unaligned = 4},
                    .half = {.launch = 4.84, .rate = 6.71e8, .rows = 80, .unaligned = 6}},
-            .copy_rate = 2.85e6, .rate = 4.8e6, .weights_rate = 4.46e6,
+            .copy_rate = 2.85e6, .rate = 4.8e6, .weights_rate = 4.46e6, .lstm_launch = 3.81,
             .unaligned_launch = 2, .unaligned_weights_rate = 3.85e6, .unaligned_reads = 3}},
     .step = {
         .chunk_rate = 8.44e6, .cache_bytes = 40e6, .memory_rate = 2.4e6, .z_x_rate = 1.2e6,

@@ -70,8 +70,9 @@ Estimate time_by_library(const ForwardCandidate&,
     return {step.alone * (us + gates * step.element)};
   }
   const int size = element_size(shape.arithmetic);
-  return {us + size * (2 * batch * static_cast<double>(shape.width()) / costs.copy_rate +
-                       5 * gates / costs.rate)};
+  return {us + (shape.cell == CellType::kLstm ? costs.lstm_launch : 0) +
+          size * (2 * batch * static_cast<double>(shape.width()) / costs.copy_rate +
+                  5 * gates / costs.rate)};
 }
 
 Estimate few_rows_time(const ForwardCandidate&,
@@ -88,13 +89,14 @@ Estimate few_rows_time(const ForwardCandidate&,
                           step.rate};
     return {product.time(device)};
   }
-  const auto& costs = all.forward.few_rows;
+  const bool of_lstm = shape.cell == CellType::kLstm;
+  const auto& costs = of_lstm ? all.forward.lstm_few_rows : all.forward.few_rows;
   const ForwardCosts::FewRows& of = !shape.vector_rows           ? costs.unaligned
                                     : is_float(shape.arithmetic) ? costs.floats
                                                                  : costs.halves;
   // In TF32 a few tenths less than measured: where the forward is as fast either way, the backward
   // of few rows takes longer after a hopper kernel.
-  const double launch = shape.arithmetic == Arithmetic::kTf32 ? 2.2 : of.launch;
+  const double launch = shape.arithmetic == Arithmetic::kTf32 && !of_lstm ? 2.2 : of.launch;
   const int64_t groups = ceil_div(shape.batch, kFewRows);
   const auto more_rows = static_cast<double>(ceil_div(shape.batch, groups) - 1);
   // All multiprocessors take as long as the one with the most columns of the state.
@@ -399,7 +401,7 @@ constexpr ForwardCandidate kCandidates[] = {
     wgmma("lstm_wgmma_64x24", {64, 24}, 8,
         {.cell = {.chunk = 0.18, .block = 2.0}, .step = {.chunk = 0.0755, .input_chunk = 0, .block = 2.52, .alone = 0.312}}, /*float32=*/false, CellType::kLstm),
     wgmma("lstm_wgmma_128x32", {128, 32}, 2,
-        {.cell = {.chunk = 0.2, .block = 2.5}, .step = {.chunk = 0.26, .input_chunk = 0, .block = 3.16, .alone = 0.111}}, /*float32=*/false, CellType::kLstm),
+        {.cell = {.chunk = 0.274, .block = 3.11}, .step = {.chunk = 0.26, .input_chunk = 0, .block = 3.16, .alone = 0.111}}, /*float32=*/false, CellType::kLstm),
     wgmma("lstm_wgmma_float32_64x24", {64, 24}, 8,
         {.cell = {.chunk = 0.52, .block = 2.0}, .step = {.chunk = 0.522, .input_chunk = 0, .block = 3.37, .alone = 0.0761}}, /*float32=*/true, CellType::kLstm),
     wgmma("lstm_wgmma_float32_128x16", {128, 16}, 8,
