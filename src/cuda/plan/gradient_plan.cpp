@@ -14,33 +14,37 @@ struct TileTimes {
   double chunk, rest;
 };
 
-/// Fills in what the units of a plan take, and returns the schedule of all products; of d_old_h,
-/// only if the steps of a sequence have not computed it.
-GradientSchedule schedule(GradientPlan& plan,
-                          const BackwardShape& s,
-                          const TileTimes& state,
-                          const TileTimes& weight,
-                          const DeviceFacts& device) {
+/// A plan's schedule, and what a unit of each product takes.
+struct Products {
+  GradientSchedule schedule;  // of d_old_h only if the steps of a sequence have not computed it
+  double state_us, weight_us;
+};
+
+Products products_of(const GradientPlan& plan,
+                     const BackwardShape& s,
+                     const TileTimes& state,
+                     const TileTimes& weight,
+                     const DeviceFacts& device) {
   const auto unit = [&](int64_t k, int shares, const TileTimes& of) {
     const auto chunks = static_cast<double>(ceil_div(s.chunks(k), shares));
     return tiled_time(device, 1, chunks, of.chunk, of.rest);
   };
-  plan.state_us = unit(s.gates(), plan.shares_state ? plan.ranks : plan.state_parts, state);
-  plan.weight_us = unit(s.batch, plan.shares_weights ? plan.ranks : plan.weight_parts, weight);
-  return schedule_gradients(*s.arithmetic,
-                            {.batch = s.batch,
-                             .input_features = s.input_features,
-                             .state_size = s.state_size,
-                             .gates = s.gates(),
-                             .d_old_h = s.forms_d_old_h,
-                             .d_input = true,
-                             .d_weights = true},
-                            plan,
-                            /*one_segment=*/s.arithmetic == Arithmetic::kTf32);
+  return {schedule_gradients(*s.arithmetic,
+                             {.batch = s.batch,
+                              .input_features = s.input_features,
+                              .state_size = s.state_size,
+                              .gates = s.gates(),
+                              .d_old_h = s.forms_d_old_h,
+                              .d_input = true,
+                              .d_weights = true},
+                             plan,
+                             /*one_segment=*/s.arithmetic == Arithmetic::kTf32),
+          unit(s.gates(), plan.shares_state ? plan.ranks : plan.state_parts, state),
+          unit(s.batch, plan.shares_weights ? plan.ranks : plan.weight_parts, weight)};
 }
 
 /// In 16 bits and TF32.
-double products_time(GradientPlan& plan,
+double products_time(const GradientPlan& plan,
                      const BackwardShape& s,
                      const GradientCosts::Tiles& of,
                      const DeviceFacts& device) {
@@ -52,27 +56,29 @@ double products_time(GradientPlan& plan,
     weight.rest += plan.weight_parts == 1 ? of.unaligned_tile * plan.weight_columns / 256 : 0;
     a_megabyte += of.unaligned_megabyte;
   }
-  const GradientSchedule all = schedule(plan, s, state, weight, device);
+  const auto [schedule, state_us, weight_us] = products_of(plan, s, state, weight, device);
+  const int state_units = schedule.state.units, weight_units = schedule.weights.units;
   // Tiles whose K is shared have a cluster each. Clusters that are not resident wait.
   const int clusters = plan.blocks / plan.ranks;
   const auto rounds = [&](int units) { return static_cast<double>(ceil_div(units, clusters)); };
-  double us = all.shares.clusters > clusters ? rounds(all.state.units) * plan.state_us +
-                                                   rounds(all.weights.units) * plan.weight_us
-                                             : all.shares.makespan(plan.state_us, plan.weight_us);
-  if (const int64_t floats = all.floats_of_parts(); floats > 0) {
+  double us = schedule.shares.clusters > clusters
+                  ? rounds(state_units) * state_us + rounds(weight_units) * weight_us
+                  : share_gradients(state_units, weight_units, clusters, state_us, weight_us)
+                        .makespan(state_us, weight_us);
+  if (const int64_t floats = schedule.floats_of_parts(); floats > 0) {
     us += of.sums + of.sums_megabyte * static_cast<double>(floats) * 4e-6;
   }
   return of.launch + us + 1e-6 * s.weights_bytes() * a_megabyte;
 }
 
 /// In float32.
-double products_time(GradientPlan& plan, const BackwardShape& s, const DeviceFacts& device) {
+double products_time(const GradientPlan& plan, const BackwardShape& s, const DeviceFacts& device) {
   const auto& costs = device.costs->backward.wgmma_float32;
   const BackwardCosts::Float32Tile& of = plan.rows == 64 ? costs.tile_64x96 : costs.tile_128x96;
   const double exchange = plan.ranks > 1 ? of.exchange : 0;
-  const GradientSchedule all =
-      schedule(plan, s, {of.chunk, of.state_tile + exchange}, {of.chunk, of.weight_tile}, device);
-  return all.shares.makespan(plan.state_us, plan.weight_us) +
+  const auto [schedule, state_us, weight_us] = products_of(
+      plan, s, {of.chunk, of.state_tile + exchange}, {of.chunk, of.weight_tile}, device);
+  return schedule.shares.makespan(state_us, weight_us) +
          (plan.weight_parts > 1
               ? costs.sum + (plan.weight_parts + 1) * s.weights_bytes() / costs.sum_rate
               : 0);
@@ -163,13 +169,13 @@ Estimate choose_float32_gradient_plan(const BackwardShape& s, const DeviceFacts&
         if (parts > 1 && 2 * parts > weight_chunks) {
           continue;
         }
-        GradientPlan plan{.rows = rows,
-                          .state_columns = kThreeTf32Columns,
-                          .weight_columns = kThreeTf32Columns,
-                          .ranks = ranks,
-                          .shares_state = ranks > 1,
-                          .weight_parts = parts,
-                          .blocks = resident};
+        const GradientPlan plan{.rows = rows,
+                                .state_columns = kThreeTf32Columns,
+                                .weight_columns = kThreeTf32Columns,
+                                .ranks = ranks,
+                                .shares_state = ranks > 1,
+                                .weight_parts = parts,
+                                .blocks = resident};
         const double us = products_time(plan, s, device);
         // More parts have to pay off, since all of them are written, read and added.
         const double factor = parts > best.plan.weight_parts ? 1.05 : 1;

@@ -11,7 +11,6 @@ struct GradientPlan {
   bool shares_weights = false;            // whether they share the K of the weight product
   int state_parts = 1, weight_parts = 1;  // of K: another kernel adds the parts
   int blocks = 0;                         // at most, except where each tile needs a cluster
-  double state_us = 1, weight_us = 1;     // what a unit of each product takes
 
   /// By wgmma in 16 bits and TF32. In TF32, the inputs are then transposed so that a thread has the
   /// sums of four neighboring elements of a row of d_weights.

@@ -26,6 +26,10 @@ inline bool has_one_segment(Arithmetic arithmetic, const BackwardProblem& p) {
           p.input.data == p.old_h.from(p.state_size, element_size(arithmetic)).data);
 }
 
+/// The cost of a float32 tile besides its chunks, in chunks: one that the ranks of a cluster share,
+/// and others.
+constexpr double kSharedTileCost = 5, kTileCost = 2;
+
 /// The schedule of the products by wgmma. In 16 bits and TF32 the state product is computed
 /// transposed, [d_old_h | d_input].T = weights.T @ d_gates.T, so that its left operand is read by
 /// columns, too. In float32 both products have segments for the columns of h and those of x.
@@ -41,6 +45,7 @@ inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
   };
   const int64_t width = of.state_size + of.input_features;
   const int state_chunks = tiles_of(of.gates, chunk_columns(arithmetic));
+  const int weight_chunks = tiles_of(of.batch, chunk_columns(arithmetic));
   GradientSchedule s{};
   if (float32) {
     s.state = gradient_tiles(share(plan.shares_state),
@@ -74,7 +79,7 @@ inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
                              of.d_weights ? of.gates : 0,
                              one_segment ? width : of.state_size,
                              one_segment ? 0 : of.input_features,
-                             tiles_of(of.batch, chunk_columns(arithmetic)),
+                             weight_chunks,
                              plan.weight_parts);
   // In float32, the rows of a sequence's gradient do not fit L2.
   s.order = float32 ? WeightOrder::kByTurn : WeightOrder::kByCluster;
@@ -83,14 +88,24 @@ inline GradientSchedule schedule_gradients(Arithmetic arithmetic,
   const bool state_shares = s.state.share == RanksShare::kK;
   const bool weights_share = s.weights.share == RanksShare::kK;
   s.weights_first = float32 ? state_shares : weights_share;
-  // A cluster has at most one tile whose K is shared: those of d_weights are not distributed by
-  // cost.
+  // A cluster has at most one tile whose K is shared.
   const int sharing = (state_shares ? s.state.units : 0) + (weights_share ? s.weights.units : 0);
+  // The cost of a unit in chunks, epilogue included: what the estimates of a plan take for it would
+  // divide some products worse, by up to a fifth of their time. Tiles of d_weights whose K is
+  // shared are not distributed by cost.
+  const double state_cost = double(state_chunks) / (state_shares ? plan.ranks : s.state.parts) *
+                                (plan.state_columns == plan.weight_columns ? 1 : 0.75) +
+                            (float32 && state_shares ? kSharedTileCost : kTileCost);
+  const double weight_cost =
+      weights_share ? 1e6
+                    : double(weight_chunks) / s.weights.parts + (float32 ? kTileCost
+                                                                 : plan.state_columns == 256 ? 3
+                                                                                             : 1.5);
   s.shares = share_gradients(s.state.units,
                              s.weights.units,
                              std::max(plan.blocks / plan.ranks, sharing),
-                             plan.state_us,
-                             weights_share ? 1e6 : plan.weight_us);
+                             state_cost,
+                             weight_cost);
   return s;
 }
 
