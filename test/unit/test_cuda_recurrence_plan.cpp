@@ -199,7 +199,7 @@ TEST(GridPlan, IsChosenWhereItIsFaster) {
                        kFloat16 = Arithmetic::kFloat16;
   EXPECT_EQ(chosen(kFloat32, 256, 32, 512), "g/g");
   EXPECT_EQ(chosen(kTf32, 256, 32, 512), "g/g");
-  EXPECT_EQ(chosen(kFloat16, 256, 32, 512), "c/c");
+  EXPECT_EQ(chosen(kFloat16, 256, 32, 512), "g/g");
   EXPECT_EQ(chosen(kFloat32, 256, 32, 256), "c/c");
   EXPECT_EQ(chosen(kTf32, 256, 32, 256), "g/c");
   for (const Arithmetic arithmetic : {kFloat32, kTf32, kFloat16}) {

@@ -15,9 +15,9 @@
 // A block of one row reads this row as all of B's, so all q have the same sums. There, a thread has
 // one element, of column 2g + q % 2, and the threads with q >= 2 only take part in the product.
 //
-// The blocks of a cluster share the columns of a larger state, and each has all of B. Two or four
-// warps have the same columns, each a share of K; of the rows 2q and 2q + 1 the first two of them
-// finish one each (mma_cluster.cuh).
+// The blocks of a cluster share the columns of a larger state, and each has all of B. Two warps
+// have the same columns, each a share of K, and finish one of the rows 2q and 2q + 1 each
+// (mma_cluster.cuh).
 #pragma once
 
 #include "../../ptx/barrier.cuh"
@@ -114,16 +114,14 @@ struct OwnElements {
     share = Shape::kShares == 1 ? 0 : warp_of_block / kWarps;
     column = first_of_block<Shape::kCluster>(Shape::kColumns) + 16 * warp + 2 * (lane / 4) +
              (Shape::kOneRow ? lane % 2 : 0);
-    row = Shape::kOneRow ? 0 : 2 * (lane % 4) + (Shape::kShares == 4 ? share % 2 : share);
+    row = Shape::kOneRow ? 0 : 2 * (lane % 4) + share;
     columns = in_register(takes_part() ? max(min(state_size - column, Shape::kOwnColumns), 0) : 0);
     rows = in_register(columns > 0 ? max(block_rows - row, 0) : 0);
     rows_of_second = in_register(columns > 1 ? rows : 0);
   }
 
   /// Whether the thread has elements, rather than only a part of the product.
-  LLTM_DEVICE bool takes_part() const {
-    return Shape::kOneRow ? lane % 4 < 2 : Shape::kShares <= 2 || share < 2;
-  }
+  LLTM_DEVICE bool takes_part() const { return !Shape::kOneRow || lane % 4 < 2; }
 
   /// The part of a mask of the block's rows that says something about the thread's. Elements that
   /// do not exist belong to rows that never run.

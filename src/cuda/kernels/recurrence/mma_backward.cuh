@@ -320,9 +320,6 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_ba
       if constexpr (kWritesLater) {
         places.store(own, first_tile, results[0], k > 0);
       }
-      if (Shape::kShares > 2 && !own.takes_part()) {
-        continue;
-      }
 #pragma unroll
       for (int i = 0; i < kTilesAtOnce; ++i) {
         const int tile = first_tile + i;

@@ -18,29 +18,24 @@
 
 namespace lltm::cuda {
 
-/// Adds the sums of the warps that have the same columns, each of a share of K. The first two of
-/// them get the results, one row each.
+/// Adds the sums of the two warps that have the same columns, each of a share of K. They get the
+/// results of one row each.
 template <typename Shape, int kSums>
 class SharesOfK {
  public:
-  static constexpr int kSources = Shape::kShares - 1;  // of a result, besides the warp itself
   static constexpr int kThreadsOfShare = Shape::kThreads / Shape::kShares;
-  static constexpr int kSourceBytes = kSums * 2 * 2 * kThreadsOfShare * 4;
-  static constexpr int kBytes = 2 * kSources * kSourceBytes;
+  static constexpr int kBytes = 2 * kSums * 2 * 2 * kThreadsOfShare * 4;
 
   LLTM_DEVICE SharesOfK(const OwnElements<Shape>& own, uint32_t shared)
       : share_(own.share), warps_(own.warp + 1) {
     const int thread = static_cast<int>(threadIdx.x);
-    // The first two are the source 0 of each other, the next ones the sources 1 and 2 of both.
-    const int source = Shape::kShares == 4 ? max(own.share - 1, 0) : 0;
-    const int to =
-        own.share == 0 ? thread + kThreadsOfShare : thread - (source + 1) * kThreadsOfShare;
-    write_ = in_register(shared + source * kSourceBytes + 4 * to);
+    const int to = own.share == 0 ? thread + kThreadsOfShare : thread - kThreadsOfShare;
+    write_ = in_register(shared + 4 * to);
     read_ = in_register(shared + 4 * thread);
   }
 
-  /// Adds the sums of a tile, and leaves each of the first two warps those of its row (sum_of). All
-  /// threads of the warps call it.
+  /// Adds the sums of a tile, and leaves each warp those of its row (sum_of). All threads of both
+  /// call it.
   template <int kChains>
   LLTM_DEVICE void add(float (&sums)[kSums][kChains][4]) {
 #pragma unroll
@@ -59,23 +54,14 @@ class SharesOfK {
         const uint32_t to = write_ + offset_of(sum, column);
         sums[sum][0][2 * column] = share_ == 0 ? of_row[0] : of_row[1];
         store_shared(to, __float_as_uint(share_ == 0 ? of_row[1] : of_row[0]));
-        if (Shape::kShares > 2 && share_ >= 2) {
-          store_shared(to + 4 * kThreadsOfShare, __float_as_uint(of_row[1]));
-        }
       }
     }
     sync_threads_of<32 * Shape::kShares>(warps_);
-    if (Shape::kShares <= 2 || share_ < 2) {
 #pragma unroll
-      for (int source = 0; source < kSources; ++source) {
+    for (int sum = 0; sum < kSums; ++sum) {
 #pragma unroll
-        for (int sum = 0; sum < kSums; ++sum) {
-#pragma unroll
-          for (int column = 0; column < 2; ++column) {
-            sums[sum][0][2 * column] += __uint_as_float(
-                load_shared(read_ + source * kSourceBytes + offset_of(sum, column)));
-          }
-        }
+      for (int column = 0; column < 2; ++column) {
+        sums[sum][0][2 * column] += __uint_as_float(load_shared(read_ + offset_of(sum, column)));
       }
     }
     // Another warp may still be reading. It has read when it is at the next barrier.
@@ -114,7 +100,7 @@ class ClusterOperands {
                               uint32_t barriers)
       : own_(own),
         rows_(rows.count),
-        rows_to_send_(Shape::kShares <= 2 || own.takes_part() ? rows.count : 0),
+        rows_to_send_(rows.count),
         barriers_(in_register(barriers)),
         read_(in_register(shared + own.share * (kPartBytes / Shape::kShares) +
                           own.lane / 16 * kChunkBytes + place_of(own.lane % 8, own.lane / 8 % 2))),

@@ -338,9 +338,6 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
       if constexpr (kWritesLater) {
         places.store(own, first_tile, results, k > 0);
       }
-      if (Shape::kShares > 2 && !own.takes_part()) {
-        continue;
-      }
 #pragma unroll
       for (int i = 0; i < kTilesAtOnce; ++i) {
         const int tile = first_tile + i;

@@ -65,12 +65,9 @@ inline constexpr auto kFmaTiles<3> = std::to_array<RecurrenceTile>({
     {.state_size = 256, .rows = 2, .cluster = 4},
     {.state_size = 256, .rows = 4, .cluster = 4},
     {.state_size = 256, .rows = 3, .cluster = 4},
-    {.state_size = 256, .rows = 5, .cluster = 4},
     {.state_size = 512, .rows = 1, .cluster = 16},
     {.state_size = 512, .rows = 2, .cluster = 16},
-    {.state_size = 512, .rows = 4, .cluster = 16},
     {.state_size = 512, .rows = 3, .cluster = 16},
-    {.state_size = 512, .rows = 5, .cluster = 16},
 });
 template <>
 inline constexpr auto kFmaTiles<4> = std::to_array<RecurrenceTile>({
@@ -107,8 +104,7 @@ constexpr auto mma_tiles(const RecurrenceTile (&others)[kOthers]) {
   std::copy_n(others, kOthers, tile);
   return all;
 }
-/// Those for a cell of 3 or 4 gates: what registers have room for. For a state of 384 and 4 gates,
-/// larger clusters, of which fewer are resident, spend less time on a row.
+/// Those for a cell of 3 or 4 gates: what registers have room for.
 template <int kGates>
 inline constexpr std::array<RecurrenceTile, 0> kMmaTiles{};
 template <>
@@ -123,15 +119,12 @@ template <>
 inline constexpr auto kMmaTiles<4> = mma_tiles({
     {.state_size = 128, .rows = 32, .x_inside = true},
     {.state_size = 256, .rows = 32, .cluster = 4},
-    {.state_size = 384, .rows = 24, .cluster = 8},
-    {.state_size = 384, .rows = 24, .cluster = 12},
-    {.state_size = 512, .rows = 16, .cluster = 16},
 });
 
-/// The warps by mma.sync that have the same columns of the state, each a share of K: in a cluster
-/// as many as make a block of at least 8 warps.
+/// The warps by mma.sync that have the same columns of the state, each a share of K: in a cluster,
+/// whose blocks have 64 columns, as many as make a block of 8 warps.
 constexpr int mma_shares(const RecurrenceTile& tile) {
-  return tile.cluster == 1 ? 1 : tile.state_size / tile.cluster < 64 ? 4 : 2;
+  return tile.cluster == 1 ? 1 : 2;
 }
 /// The threads of a block by mma.sync, of which a warp has 16 columns of the state.
 constexpr int mma_threads(const RecurrenceTile& tile) {
