@@ -202,10 +202,11 @@ TEST(GridPlan, IsChosenWhereItIsFaster) {
   EXPECT_EQ(chosen(kFloat16, 256, 32, 512), "g/g");
   EXPECT_EQ(chosen(kFloat32, 256, 32, 256), "c/c");
   EXPECT_EQ(chosen(kTf32, 256, 32, 256), "g/c");
+  EXPECT_EQ(chosen(kTf32, 256, 256, 384), "g/s");
+  EXPECT_EQ(chosen(kFloat16, 256, 256, 384), "g/s");
+  EXPECT_EQ(chosen(kTf32, 256, 64, 1024), "g/s");
+  EXPECT_EQ(chosen(kFloat32, 256, 64, 1024), "s/s") << "its workspace would be too large";
   for (const Arithmetic arithmetic : {kFloat32, kTf32, kFloat16}) {
-    EXPECT_EQ(chosen(arithmetic, 256, 256, 384), "g/s");
-    // In float32 its workspace would be too large.
-    EXPECT_EQ(chosen(arithmetic, 256, 64, 1024), arithmetic == kFloat32 ? "s/s" : "g/s");
     EXPECT_EQ(chosen(arithmetic, 128, 8, 768), arithmetic == kFloat16 ? "g/g" : "g/s");
   }
   EXPECT_EQ(chosen(kFloat16, 128, 16, 1024), "g/g");

@@ -241,30 +241,28 @@ TEST(SequencePlan, OfAGruHoistsItsInput) {
   }
 }
 
-TEST(SequencePlan, HoistsTheInputOfAnLstmAndOfWeightsThatL2HasNoRoomFor) {
-  const auto hoists = [](CellType cell, int64_t size) {
-    const auto shape = forward_of(cell, Arithmetic::kBFloat16, 64, size);
-    return choose_sequence(shape, kH200, {.group = Group::kSteps}).steps.layout.hoists_input();
+TEST(SequencePlan, HoistsTheInputOfWeightsThatL2HasNoRoomFor) {
+  const auto hoists = [](CellType cell, Arithmetic arithmetic, int64_t rows, int64_t size) {
+    const auto shape = forward_of(cell, arithmetic, rows, size);
+    const StepsPlan steps = choose_sequence(shape, kH200, {.group = Group::kSteps}).steps;
+    EXPECT_FALSE(steps.by_library());
+    return steps.layout.hoists_input();
   };
-  for (const int64_t size : {64, 1024, 2048}) {
-    EXPECT_TRUE(hoists(CellType::kLstm, size));
+  for (const CellType cell : {CellType::kLltm, CellType::kLstm}) {
+    EXPECT_FALSE(hoists(cell, Arithmetic::kBFloat16, 512, 640));
+    EXPECT_FALSE(hoists(cell, Arithmetic::kFloat32, 512, 640));
+    EXPECT_TRUE(hoists(cell, Arithmetic::kBFloat16, 128, 2048));
   }
-  EXPECT_FALSE(hoists(CellType::kLltm, 64));
-  EXPECT_TRUE(hoists(CellType::kLltm, 2048));
+  EXPECT_TRUE(hoists(CellType::kLstm, Arithmetic::kTf32, 128, 2048)) << "not the library";
 }
 
 // A few rows more than the workspace has room for take little longer, in tiles of their own.
 TEST(SequencePlan, CountsThePartsOfTheRows) {
-  const auto steps_of = [](int64_t rows) {
-    const auto shape = forward_of(CellType::kLstm, Arithmetic::kBFloat16, rows, 2048);
-    return choose_sequence(shape, kH200, {.group = Group::kSteps}).steps;
-  };
-  const StepsPlan one = steps_of(1024), more = steps_of(1040), two = steps_of(2048);
-  for (const StepsPlan& plan : {one, more, two}) {
-    EXPECT_EQ(plan.rows_at_a_time, 1024) << "16 MiB of z_x";
-  }
-  EXPECT_DOUBLE_EQ(two.us, 2 * one.us);
-  EXPECT_LT(more.us, 1.1 * one.us);
+  StepsPlan plan{.layout = forward_of(CellType::kLstm, Arithmetic::kBFloat16, 1040, 2048).layout};
+  plan.layout.hoisted_row = plan.layout.gates;
+  plan.rows_at_a_time = plan.layout.rows_at_a_time();
+  EXPECT_EQ(plan.rows_at_a_time, 1024) << "16 MiB of z_x";
+  EXPECT_NEAR(plan.parts(), 1.016, 0.001);
 }
 
 TEST(SequencePlan, OfABackwardHasNoStepsOfAForward) {

@@ -57,8 +57,8 @@ StepsPlan plan_steps(const SequenceShape& shape,
   if (!shape.arithmetic) {
     return {shape.layout};
   }
-  if (shape.cell == CellType::kGru ||
-      (shape.cell == CellType::kLstm && !selects_by_name<ForwardShape>(selection))) {
+  // A GRU's candidate keeps z_x and z_h apart, for which the kernels have no second accumulator.
+  if (shape.cell == CellType::kGru) {
     return plan_with_hoisted_input(shape, device, selection);
   }
   const StepsPlan plan = plan_layout(shape.layout, shape, device, selection);
@@ -66,7 +66,9 @@ StepsPlan plan_steps(const SequenceShape& shape,
     return plan;
   }
   const StepsPlan hoisted = plan_with_hoisted_input(shape, device, selection);
-  if (plan.kernel.choice.candidate == nullptr) {
+  // The library's estimate is not of an LSTM, whose weights are two matrices.
+  if (plan.kernel.choice.candidate == nullptr ||
+      (plan.by_library() && shape.cell == CellType::kLstm)) {
     return hoisted;
   }
   const double us = plan.by_library() ? kSlowStep : plan.us;

@@ -99,8 +99,7 @@ struct SequencePlan {
 };
 
 /// The way with the least time. The steps of a forward multiply the input themselves, unless it
-/// takes clearly less to compute z_x before; those of the LSTM, whose times with the input are not
-/// known, only if they are selected by name.
+/// takes clearly less to compute z_x before.
 SequencePlan choose_sequence(const SequenceShape& shape,
                              const DeviceFacts& device,
                              const Selection& selection);
