@@ -9,6 +9,7 @@
 #include "../../cell/math.h"
 #include "../tile/shapes.h"
 
+#include <bit>
 #include <cstdint>
 
 namespace lltm::cuda {
@@ -21,6 +22,32 @@ struct GradientUnit {
   int first_chunk, chunks;
   int tile, part;
 };
+
+/// Division of numbers below 2^31 by a divisor that is known on the host.
+struct Divisor {
+  uint32_t multiplier, shift;
+
+  LLTM_HOST_DEVICE int quotient(int number) const {
+    return multiplier == 0
+               ? number
+               : static_cast<int>((uint64_t{static_cast<uint32_t>(number)} * multiplier >> 32) >>
+                                  shift);
+  }
+};
+
+inline Divisor divisor(int by) {
+  if (by <= 1) {
+    return {0, 0};
+  }
+  const auto bits = static_cast<uint32_t>(std::bit_width(static_cast<uint32_t>(by - 1)));
+  const uint64_t power = uint64_t{1} << (31 + bits);
+  return {
+      static_cast<uint32_t>((power + static_cast<uint64_t>(by) - 1) / static_cast<uint64_t>(by)),
+      bits - 1};
+}
+
+/// A divisor that makes every quotient zero.
+constexpr Divisor kNeverDivides{1, 0};
 
 /// An even division of consecutive items: the first few shares have one more than the others.
 struct EvenShares {
@@ -52,7 +79,8 @@ struct GradientTiles {
   int columns;
   int parts;  // of K; another kernel adds them
   int units;
-  int row_units;      // rows of units in a part
+  int row_units;  // rows of units in a part
+  Divisor by_columns, by_row_units;
   EvenShares chunks;  // chunks of K, per part or per rank
 
   LLTM_HOST_DEVICE int tiles() const { return rows * columns; }
@@ -74,9 +102,9 @@ struct GradientTiles {
   /// What rank `rank` computes of unit `index`.
   LLTM_HOST_DEVICE GradientUnit unit(int index, int rank) const {
     const int place = share == RanksShare::kNothing ? index * ranks + rank : index;
-    const int row = place / columns, column = place % columns;
-    // Without parts, places past the last tile are in part 0, too.
-    const int part = parts > 1 ? row / row_units : 0, row_in_part = row - part * row_units;
+    const int row = by_columns.quotient(place), column = place - row * columns;
+    const int part = by_row_units.quotient(row);
+    const int row_in_part = row - part * row_units;
     GradientUnit unit =
         tile(share == RanksShare::kColumns ? row_in_part * ranks + rank : row_in_part, column);
     unit.part = part;
@@ -116,6 +144,9 @@ inline GradientTiles gradient_tiles(RanksShare share,
           .parts = parts,
           .units = tiles_of(int64_t{row_units} * columns * parts, tiles_a_unit),
           .row_units = row_units,
+          .by_columns = divisor(columns),
+          // Without parts, places past the last tile are in part 0, too.
+          .by_row_units = parts > 1 ? divisor(row_units) : kNeverDivides,
           .chunks = even_shares(chunks, share == RanksShare::kK ? ranks : parts)};
 }
 

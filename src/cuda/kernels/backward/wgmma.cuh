@@ -32,16 +32,16 @@ struct GradientArguments {
   float4* parts;  // of the state product's tiles, then of the weight product's
 };
 
-/// kLarge: as GradientPlan::has_large_tiles(). kStateColumns: of a large tile of the state product,
-/// or zero for those of the schedule. In TF32, whose left operand is in registers, no kernel has
-/// enough of them for the products of all widths: wgmma would wait for each.
-template <Arithmetic kArithmetic_, bool kLarge, int kStateColumns_ = 0>
+/// The columns of a tile of the state product and of the weight product. One kernel for all widths
+/// would be slower: its mainloops share registers.
+template <Arithmetic kArithmetic_, int kStateColumns_, int kWeightColumns_>
 struct GradientTiling {
   static constexpr Arithmetic kArithmetic = kArithmetic_;
   using Product = GradientProduct<kArithmetic>;
   using Staging = GradientStaging<Product>;
-  static constexpr int kWeightColumns = kLarge ? 256 : 64, kStateColumns = kStateColumns_;
-  static constexpr bool kSharesK = !kLarge;
+  static constexpr int kStateColumns = kStateColumns_, kWeightColumns = kWeightColumns_;
+  static constexpr bool kSharesK = kWeightColumns == 64;
+  // as GradientPlan::has_large_tiles()
   static constexpr bool kDealsColumns = kArithmetic == Arithmetic::kTf32 && !kSharesK;
   static constexpr int kMulticast = kSharesK ? 1 : 2;  // ranks
   static constexpr int kBlocksPerSm = kSharesK ? 2 : 1;
@@ -346,16 +346,10 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocksPerSm)
                                   SumsInOrder<Element>{static_cast<Element*>(bias.d_bias)});
     }
     schedule.for_each_unit(cluster, rank, [&](const GradientUnit& unit) {
-      const int columns =
-          Tile::kStateColumns > 0 ? Tile::kStateColumns : schedule.state.tile_columns;
-      if constexpr (Tile::kSharesK) {
-        form_gradient_tile<Tile, 64>(arguments, shared, rings, sums, unit);
-      } else if (unit.of_weights || columns == 256) {
-        form_gradient_tile<Tile, 256>(arguments, shared, rings, sums, unit);
-      } else if (columns == 128) {
-        form_gradient_tile<Tile, 128>(arguments, shared, rings, sums, unit);
+      if (unit.of_weights || Tile::kStateColumns == Tile::kWeightColumns) {
+        form_gradient_tile<Tile, Tile::kWeightColumns>(arguments, shared, rings, sums, unit);
       } else {
-        form_gradient_tile<Tile, 64>(arguments, shared, rings, sums, unit);
+        form_gradient_tile<Tile, Tile::kStateColumns>(arguments, shared, rings, sums, unit);
       }
     });
     if (thread % 128 == 0) {

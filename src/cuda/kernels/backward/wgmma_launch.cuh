@@ -106,7 +106,7 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
     };
     const int blocks = blocks_of(schedule.state) + blocks_of(schedule.weights);
     if (error == cudaSuccess && blocks > 0) {
-      using Sums = GradientTiling<Tile::kArithmetic, true>;
+      using Sums = GradientTiling<Tile::kArithmetic, 256, 256>;
       return launch_in_clusters<&backward_wgmma_sums_kernel<Sums>, kGradientThreads>(
           arguments, grid_of(blocks), 1, stream);
     }
@@ -114,8 +114,13 @@ cudaError_t launch_gradient_tiles(const BackwardProblem& p,
   return error;
 }
 
-/// Of large tiles of the state product.
-inline constexpr int kStateColumns[] = {64, 128, 256};
+/// The columns of the tiles of both products.
+struct GradientColumns {
+  int state, weights;
+
+  bool operator==(const GradientColumns&) const = default;
+};
+inline constexpr GradientColumns kGradientColumns[] = {{64, 64}, {64, 256}, {128, 256}, {256, 256}};
 
 template <Arithmetic kArithmetic>
 cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
@@ -128,19 +133,12 @@ cudaError_t launch_backward_wgmma(const BackwardProblem& problem,
     transposed = {inputs.transposed, inputs.row_stride()};
     workspace += transposed_floats(problem);
   }
-  const auto launch = [&]<typename Tile>(Tile) {
-    return launch_gradient_tiles<Tile>(problem, plan, transposed, workspace, stream);
-  };
-  if (!plan.has_large_tiles()) {
-    return launch(GradientTiling<kArithmetic, false>());
-  }
-  if constexpr (kArithmetic == Arithmetic::kTf32) {
-    return dispatch<kStateColumns>(plan.state_columns, [&](auto columns) {
-      return launch(GradientTiling<kArithmetic, true, columns>());
-    });
-  } else {
-    return launch(GradientTiling<kArithmetic, true>());
-  }
+  const GradientColumns columns{plan.state_columns, plan.weight_columns};
+  return dispatch<kGradientColumns>(columns, [&](auto instance) {
+    constexpr GradientColumns kColumns = instance;
+    return launch_gradient_tiles<GradientTiling<kArithmetic, kColumns.state, kColumns.weights>>(
+        problem, plan, transposed, workspace, stream);
+  });
 }
 
 }  // namespace lltm::cuda
