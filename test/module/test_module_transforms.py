@@ -478,7 +478,7 @@ def test_flops_of_the_cell():
     assert count_flops(lambda: cell(x)[0].sum().backward()) == step + 2 * 2 * 12 * 3
 
 
-@pytest.mark.parametrize(("cls", "gates"), [(lltm.LLTM, 3), (lltm.LSTM, 4)], ids=["LLTM", "LSTM"])
+@pytest.mark.parametrize(("cls", "gates"), [(lltm.LLTM, 3), (lltm.LSTM, 4), (lltm.GRU, 3)], ids=["LLTM", "LSTM", "GRU"])
 def test_flops_of_a_sequence(cls, gates):
     rnn = cls(3, 4)
     input, state = torch.randn(5, 2, 3), random_state(rnn, 2)
@@ -489,7 +489,8 @@ def test_flops_of_a_sequence(cls, gates):
     input.requires_grad_()
     state[0].requires_grad_()
     expected = 2 * product + 5 * step_of_h + 5 * step_of_x
-    assert count_flops(lambda: rnn(input, state)[0].sum().backward()) == expected
+    given = state[0] if cls is lltm.GRU else state
+    assert count_flops(lambda: rnn(input, given)[0].sum().backward()) == expected
     bidirectional = cls(3, 4, bidirectional=True)
     assert count_flops(lambda: bidirectional(input)) == 2 * product
     assert count_flops(lambda: rnn(input[:0])[0].sum().backward()) == 0
@@ -505,8 +506,12 @@ WITH_NUMBERS_OF_NUMPY = {
     "LLTM": lambda: lltm.LLTM(3, 4, TWO, bidirectional=YES, dropout=numpy.float32(0.5), leak=numpy.float32(1)),
     "LSTMCell": lambda: lltm.LSTMCell(numpy.int64(3), numpy.int64(4), bias=YES),
     "LLTMCell": lambda: lltm.LLTMCell(numpy.int64(3), numpy.int64(4)),
+    "GRU": lambda: lltm.GRU(3, 4, TWO, bidirectional=YES, dropout=numpy.float32(0.5)),
+    "GRUCell": lambda: lltm.GRUCell(numpy.int64(3), numpy.int64(4), bias=YES),
     "converted LSTM": lambda: lltm.convert_lstm(nn.LSTM(3, 4, TWO, bidirectional=YES, proj_size=numpy.int32(0))),
     "converted LSTMCell": lambda: lltm.convert_lstm(nn.LSTMCell(numpy.int64(3), numpy.int64(4), bias=YES)),
+    "converted GRU": lambda: lltm.convert(nn.GRU(3, 4, TWO, bidirectional=YES)),
+    "converted GRUCell": lambda: lltm.convert(nn.GRUCell(numpy.int64(3), numpy.int64(4), bias=YES)),
 }
 
 
@@ -540,7 +545,7 @@ def test_numbers_of_numpy(make):
 
 
 @pytest.mark.parametrize("states", [False, True], ids=["call", "states"])
-@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM])
+@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM, lltm.GRU])
 def test_a_pack_is_not_exported_but_compiled(cls, states):
     rnn, input, lengths = cls(3, 4), torch.randn(5, 3, 3), torch.tensor([5, 1, 3])
 
