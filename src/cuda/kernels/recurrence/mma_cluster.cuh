@@ -24,7 +24,7 @@ template <typename Shape, int kSums>
 class SharesOfK {
  public:
   static constexpr int kThreadsOfShare = Shape::kThreads / Shape::kShares;
-  static constexpr int kBytes = 2 * kSums * 2 * 2 * kThreadsOfShare * 4;
+  static constexpr int kBytes = Shape::kShares == 1 ? 0 : 2 * kSums * 2 * 2 * kThreadsOfShare * 4;
 
   LLTM_DEVICE SharesOfK(const OwnElements<Shape>& own, uint32_t shared)
       : share_(own.share), warps_(own.warp + 1) {
