@@ -66,7 +66,7 @@ StepsPlan plan_steps(const SequenceShape& shape,
     return plan;
   }
   const StepsPlan hoisted = plan_with_hoisted_input(shape, device, selection);
-  // The library's estimate is not of an LSTM, whose weights are two matrices.
+  // The estimate of the library's step is not one of an LSTM, of which it computes z_x before.
   if (plan.kernel.choice.candidate == nullptr ||
       (plan.by_library() && shape.cell == CellType::kLstm)) {
     return hoisted;
