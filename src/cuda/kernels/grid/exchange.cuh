@@ -10,8 +10,8 @@
 // of the team has read all of k - 2, so a thread that writes words of V of k also empties these of
 // k - 2, for step k + 30. Its fence, at the latest after step k + 14, precedes its words of k + 15,
 // which the lane that will look for the same words in k + 30 sees in step k + 16, and has a fence
-// of its own, at the latest after k + 29. Only then does it look there. A fence waits for all of a
-// thread's stores, so fewer of them are faster: by 3 % with every 15 steps instead of 7.
+// of its own, at the latest after k + 29. Only then does it look there. Fences are as rare as the
+// number of slots allows, since one waits for all of a thread's stores.
 #pragma once
 
 #include "../../ptx/relaxed.cuh"
