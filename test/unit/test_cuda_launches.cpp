@@ -155,6 +155,7 @@ TEST(Launches, OfAStepOfASequencesGradientsFitTheGrid) {
   };
   expect_all_launched.template operator()<cell::Lltm>(Group::kHopper);
   expect_all_launched.template operator()<cell::Lstm>(Group::kHopper);
+  expect_all_launched.template operator()<cell::Combined<cell::Gru>>(Group::kHopper);
   expect_all_launched.template operator()<cell::Lltm>(Group::kTiles);
 }
 
@@ -169,7 +170,7 @@ void expect_steps_described() {
       fake_cuda() = {};
       int ranks = estimate(candidate, shape, kH200, i % candidate.most_ranks + 1).ranks;
       ranks = ranks > 0 ? ranks : estimate(candidate, shape, kH200).ranks;
-      const cudaError_t error = with_cell(kCell, [&]<typename Cell>() {
+      const cudaError_t error = with_every_cell(kCell, [&]<typename Cell>() {
         return launch_forward_wgmma<kArithmetic, Cell>(step, candidate.tile, ranks, nullptr);
       });
       const auto& violations = fake_cuda().violations;
@@ -187,18 +188,22 @@ void expect_steps_described() {
 TEST(Launches, DescribeAStepsMatricesInFloat32) {
   expect_steps_described<Arithmetic::kFloat32, CellType::kLltm>();
   expect_steps_described<Arithmetic::kFloat32, CellType::kLstm>();
+  expect_steps_described<Arithmetic::kFloat32, CellType::kGru>();
 }
 TEST(Launches, DescribeAStepsMatricesInTf32) {
   expect_steps_described<Arithmetic::kTf32, CellType::kLltm>();
   expect_steps_described<Arithmetic::kTf32, CellType::kLstm>();
+  expect_steps_described<Arithmetic::kTf32, CellType::kGru>();
 }
 TEST(Launches, DescribeAStepsMatricesInFloat16) {
   expect_steps_described<Arithmetic::kFloat16, CellType::kLltm>();
   expect_steps_described<Arithmetic::kFloat16, CellType::kLstm>();
+  expect_steps_described<Arithmetic::kFloat16, CellType::kGru>();
 }
 TEST(Launches, DescribeAStepsMatricesInBFloat16) {
   expect_steps_described<Arithmetic::kBFloat16, CellType::kLltm>();
   expect_steps_described<Arithmetic::kBFloat16, CellType::kLstm>();
+  expect_steps_described<Arithmetic::kBFloat16, CellType::kGru>();
 }
 
 TEST(Launches, SpreadBlocksOnlyWhereTheyCanStartEarly) {
