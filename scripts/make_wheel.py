@@ -45,6 +45,10 @@ def load_builder() -> ModuleType:
     return module
 
 
+def minor_versions() -> list[str]:
+    return [f"2.{minor}" for minor in supported_minors()]
+
+
 def version_of(torch: Path) -> str:
     return re.search("^__version__ = '(.*)'", (torch / "version.py").read_text(), re.M)[1]  # type: ignore[index]
 
@@ -110,8 +114,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build-dir", type=Path, default=ROOT / "build-wheel", help="configured by CMake")
     parser.add_argument("--wheel-dir", type=Path, default=ROOT / "dist")
-    versions = [f"2.{minor}" for minor in supported_minors()]
-    parser.add_argument("--versions", nargs="*", default=versions, help="minor versions of PyTorch")
+    parser.add_argument("--versions", nargs="*", default=minor_versions(), help="minor versions of PyTorch")
     parser.add_argument("--torch", nargs="*", type=Path, default=[], help="folders of torch packages to use")
     options = parser.parse_args()
     builder = load_builder()
