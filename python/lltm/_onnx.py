@@ -281,7 +281,8 @@ def _symbolic_layers(  # type: ignore[no-untyped-def]
         input = helper._unsqueeze_helper(g, input, [1])
         if not helper._is_none(lengths):
             lengths = g.op("Reshape", lengths, g.op("Constant", value_t=torch.tensor([-1])))
-    weights, directions = helper._unpack_list(parameters), 2 if _constant(bidirectional, "b") else 1
+    weights: list[Any] = helper._unpack_list(parameters)
+    directions = 2 if _constant(bidirectional, "b") else 1
     size = 4 if _constant(has_biases, "b") else 2
     of_direction = [weights[first : first + size] for first in range(0, len(weights), size)]
     last: list[list[Any]] = [[] for _ in states]
