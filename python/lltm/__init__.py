@@ -2,6 +2,7 @@
 
 :class:`LSTM`, :class:`GRU` and their cells replace those of torch.nn with the same parameters and results, and
 :func:`convert` converts a model. :class:`LLTM` and :class:`LLTMCell` have the interface but a cell of their own.
+The modules are in ``lltm.modules``, too, and the operators in ``lltm.ops``.
 
 Importing this package loads the operator library, unless its operators are registered already. The library is the one
 that ``LLTM_LIBRARY`` names, else the package's own, else the one that ``python -m lltm.build`` has made for this
@@ -16,18 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _deprecated, _flops, _loader, _on_import, _onnx, _sharding
-from ._cell import LLTMCell, split_weights
+from . import _deprecated, _flops, _loader, _on_import, _onnx, _sharding, modules, ops
 from ._config import show_config
 from ._conversion import convert, convert_lstm, revert
 from ._decompositions import decompositions
-from ._gru import GRU, GRUCell
 from ._loader import BuildInfo, LibraryPath
-from ._lstm import LSTM, LSTMCell
-from ._module import LLTM
 from ._onnx import onnx_translation_table
-from ._operators import forward, gru, lstm, lstm_plan, sequence, sequence_plan
 from ._version import VERSION
+from .modules import GRU, LLTM, LSTM, GRUCell, LLTMCell, LSTMCell, split_weights
 
 __all__ = [
     "BuildInfo",
@@ -43,16 +40,12 @@ __all__ = [
     "convert",
     "convert_lstm",
     "decompositions",
-    "forward",
-    "gru",
     "has_cuda",
     "library_path",
-    "lstm",
-    "lstm_plan",
+    "modules",
     "onnx_translation_table",
+    "ops",
     "revert",
-    "sequence",
-    "sequence_plan",
     "show_config",
     "split_weights",
 ]
@@ -82,7 +75,9 @@ cmake_prefix_path: str | None = _loader.find_cmake_prefix(library_path)
 
 _deprecated.alias_modules()
 
-if not TYPE_CHECKING:
+if TYPE_CHECKING:
+    from .ops import forward, gru, lstm, lstm_plan, sequence, sequence_plan  # noqa: F401
+else:
 
     def __getattr__(name: str) -> Any:
         return _deprecated.find(name)

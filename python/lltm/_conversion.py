@@ -10,8 +10,7 @@ from torch import nn
 from torch.nn.modules import rnn as torch_rnn  # whose classes stay while a program patches torch.nn.LSTM
 from torch.nn.utils import parametrize
 
-from ._gru import GRU, GRUCell
-from ._lstm import LSTM, LSTMCell
+from .modules import GRU, LSTM, GRUCell, LSTMCell
 
 __all__ = ["convert", "convert_lstm", "revert"]
 
@@ -52,7 +51,7 @@ def convert(
           (decoder): LSTM(20, 10)
         )
         >>> type(model["encoder"]), type(model["decoder"])
-        (<class 'lltm._lstm.LSTM'>, <class 'torch.nn.modules.rnn.LSTM'>)
+        (<class 'lltm.modules.lstm.LSTM'>, <class 'torch.nn.modules.rnn.LSTM'>)
     """
     return _convert("convert", model, filter_fn, verbose, _CLASSES)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from ._operators import DIFFERENTIABLE
+from .ops import DIFFERENTIABLE
 
 __all__ = ["register"]
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from ._operators import DIFFERENTIABLE
+from .ops import DIFFERENTIABLE
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

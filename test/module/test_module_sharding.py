@@ -166,7 +166,7 @@ def check_second_gradients(mesh) -> None:
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     def second(input, weights):
-        (first,) = torch.autograd.grad(lltm.sequence(input, weights)[0].sum(), input, create_graph=True)
+        (first,) = torch.autograd.grad(lltm.ops.sequence(input, weights)[0].sum(), input, create_graph=True)
         return torch.autograd.grad(first.square().sum(), weights)
 
     input, weights = torch.randn(STEPS, 4, 3).double(), torch.randn(12, 7).double()
@@ -182,9 +182,9 @@ def check_messages(mesh) -> None:
 
     input = distribute_tensor(torch.zeros(STEPS, 4, 3), mesh)
     with pytest.raises(RuntimeError, match="lltm::sequence: expected every tensor to be a DTensor .* weights is a Ten"):
-        lltm.sequence(input, torch.zeros(12, 7))
+        lltm.ops.sequence(input, torch.zeros(12, 7))
     with pytest.raises(RuntimeError, match=r"lltm::sequence: .*weights"):
-        lltm.sequence(input, distribute_tensor(torch.zeros(12, 9), mesh))
+        lltm.ops.sequence(input, distribute_tensor(torch.zeros(12, 9), mesh))
 
 
 def check_data_parallel(make_module, rank) -> None:

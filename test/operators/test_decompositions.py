@@ -493,7 +493,7 @@ def test_what_torchscript_does_not_export_is_named(tmp_path):
             "ONNX's GRU needs h_0 of input's dtype torch.float16, got torch.float32; export with",
         ),
         (
-            Calls(lltm.GRU(3, 4), lambda rnn, x: lltm.gru(x, rnn.weight_ih_l0, rnn.weight_hh_l0, keep=True)[0]),
+            Calls(lltm.GRU(3, 4), lambda rnn, x: lltm.ops.gru(x, rnn.weight_ih_l0, rnn.weight_hh_l0, keep=True)[0]),
             (x,),
             NotImplementedError,
             "ONNX's GRU does not return the gates of every step",

@@ -366,7 +366,7 @@ def test_a_cuda_tensor_in_a_build_without_cuda(path):
 def test_a_plan_is_for_a_gpu(operator):
     plan = f"{operator}_plan"
     with pytest.raises(RuntimeError, match=f"^lltm::{plan}: expected input on a CUDA device, got cpu$"):
-        getattr(lltm, plan)(**named_arguments.make(operator))
+        getattr(lltm.ops, plan)(**named_arguments.make(operator))
 
 
 @each_forward

@@ -141,7 +141,7 @@ def test_a_process_that_only_has_the_library(device, tmp_path, cls):
 
 
 def test_sequence(device, tmp_path, cell):
-    torch.jit.script(getattr(lltm, cell.operator)).save(str(tmp_path / "sequence.pt"))
+    torch.jit.script(getattr(lltm.ops, cell.operator)).save(str(tmp_path / "sequence.pt"))
     loaded = torch.jit.load(tmp_path / "sequence.pt")
     for given, reverse in itertools.product([False, True], repeat=2):
         arguments = sequence_reference.make(

@@ -1,4 +1,4 @@
-"""lltm.forward, lltm.sequence and the others are the operators, called directly, scripted and compiled."""
+"""lltm.forward, lltm.ops.sequence and the others are the operators, called directly, scripted and compiled."""
 
 import inspect
 
@@ -7,7 +7,7 @@ import torch
 from lltm_testing import named_arguments
 from lltm_testing.named_arguments import NAMES, flags
 
-from lltm import _operators
+from lltm import ops
 
 pytestmark = [
     pytest.mark.pytorch,
@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:.*torch.jit:FutureWarning"),
 ]
 
-FUNCTIONS = [name for name in NAMES if hasattr(_operators, name)]
+FUNCTIONS = [name for name in NAMES if hasattr(ops, name)]
 BACKWARDS = [name for name in FUNCTIONS if "backward" in name]
 each_function = pytest.mark.parametrize("name", FUNCTIONS)
 
@@ -42,14 +42,14 @@ def assert_equal(found, expected) -> None:
 @pytest.mark.parametrize("way", [plain, torch.jit.script, compiled], ids=lambda way: way.__name__)
 def test_every_argument_has_its_place(device, fresh_compiler, name, way):
     arguments = named_arguments.make(name, device) | dict.fromkeys(flags(name), True)
-    function = way(getattr(_operators, name))
+    function = way(getattr(ops, name))
     for _ in range(3):  # TorchScript specializes after some calls
         assert_equal(function(**arguments), call_operator(name, arguments))
 
 
 @each_function
 def test_the_others_are_absent_by_default(device, name):
-    arguments, function = named_arguments.make(name, device), getattr(_operators, name)
+    arguments, function = named_arguments.make(name, device), getattr(ops, name)
     parameters = inspect.signature(function).parameters.values()
     given = {p.name: arguments[p.name] for p in parameters if p.default is p.empty}
     absent = dict.fromkeys(arguments) | dict.fromkeys(flags(name), False)
@@ -59,7 +59,7 @@ def test_the_others_are_absent_by_default(device, name):
 @pytest.mark.parametrize("name", BACKWARDS)
 @pytest.mark.parametrize("way", [plain, torch.jit.script], ids=lambda way: way.__name__)
 def test_masks(name, way):
-    function, arguments = way(getattr(_operators, name)), named_arguments.make(name)
+    function, arguments = way(getattr(ops, name)), named_arguments.make(name)
     mask = named_arguments.mask_of(name, [False, True, False, True, False])
     assert [gradient is not None for gradient in function(**arguments, output_mask=mask)] == mask
     for length in (0, len(mask) - 1, len(mask) + 1):

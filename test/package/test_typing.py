@@ -17,9 +17,9 @@ MISTAKES = """
 import torch, lltm
 lltm.LLTM("3", 4)
 lltm.LLTMCell(3, 4).forward(torch.zeros(2, 3), torch.zeros(2, 4))
-lltm.sequence(torch.zeros(5, 2, 3), None)
-lltm.sequence(torch.zeros(5, 2, 3), torch.zeros(12, 7), keeps=True)
-lltm.forward(torch.zeros(2, 3), torch.zeros(12, 7), None, torch.zeros(2, 4))
+lltm.ops.sequence(torch.zeros(5, 2, 3), None)
+lltm.ops.sequence(torch.zeros(5, 2, 3), torch.zeros(12, 7), keeps=True)
+lltm.ops.forward(torch.zeros(2, 3), torch.zeros(12, 7), None, torch.zeros(2, 4))
 lltm.build_info.cuda
 lltm.no_such_name
 """

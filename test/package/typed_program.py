@@ -37,9 +37,9 @@ def call_modules() -> None:
 
 def call_operators() -> None:
     input, weights = torch.zeros(5, 2, 3), torch.zeros(12, 7)
-    output, h_n, c_n, cells, gates = lltm.sequence(input, weights, keep=True)
+    output, h_n, c_n, cells, gates = lltm.ops.sequence(input, weights, keep=True)
     assert_type(gates, Tensor)
-    new_h, new_cell, gates = lltm.forward(input[0], weights, None, h_n, c_n)
+    new_h, new_cell, gates = lltm.ops.forward(input[0], weights, None, h_n, c_n)
     assert_type(new_cell, Tensor)
 
 

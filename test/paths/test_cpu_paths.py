@@ -171,9 +171,9 @@ def test_work_is_spread_over_threads(threads, set_threads, monkeypatch):
     monkeypatch.setenv("LLTM_CPU_GEMM", "own")  # ATen's products have threads anyway
     set_threads(threads)
     arguments = make_arguments((64, 512, 512))
-    lltm.forward(*arguments)
+    lltm.ops.forward(*arguments)
     before, start = ticks_of_threads(), time.process_time()
     while time.process_time() - start < 0.5:
-        lltm.forward(*arguments)
+        lltm.ops.forward(*arguments)
     taken = [ticks - before.get(name, 0) for name, ticks in ticks_of_threads().items()]
     assert sum(ticks > 0.1 * sum(taken) for ticks in taken) == threads, taken

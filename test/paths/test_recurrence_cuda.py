@@ -651,7 +651,7 @@ def test_plan(monkeypatch):
     assert torch.cuda.memory_allocated() == before
     monkeypatch.setenv("LLTM_CUDA_PATH", "recurrence_fma_128x4")
     plan = "kernel=recurrence_fma_128x4 cluster=1 rows=4 x=outside" + PRECISION
-    assert plan_of(arguments) == plan and lltm.sequence_plan(*arguments) == with_what_is_missing(plan)
+    assert plan_of(arguments) == plan and lltm.ops.sequence_plan(*arguments) == with_what_is_missing(plan)
     monkeypatch.setenv("LLTM_CUDA_PATH", "steps")
     assert re.fullmatch(r"kernel=\w+ cluster=\d rows=\d+ x=(inside|outside)" + PRECISION, plan_of(arguments))
     monkeypatch.setenv("LLTM_CUDA_PATH", "library")
@@ -673,4 +673,4 @@ def test_plan_of_a_cluster():
     assert re.fullmatch(
         r"kernel=recurrence_lstm_fma_128x\d_cluster2 cluster=2 rows=\d x=outside tf32=off setting=cudnn.rnn", plan
     )
-    assert lltm.lstm_plan(*lstm) == with_what_is_missing(plan)
+    assert lltm.ops.lstm_plan(*lstm) == with_what_is_missing(plan)

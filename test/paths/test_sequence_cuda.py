@@ -94,7 +94,7 @@ def test_every_step_of_the_lstm(dtype, sizes, allow_tf32, set_tf32, monkeypatch)
     names, ran = lstm_steps(monkeypatch), 0
     for name in names:
         monkeypatch.setenv("LLTM_CUDA_PATH", name)
-        ran += f"kernel={name} " in lltm.lstm_plan(*arguments)
+        ran += f"kernel={name} " in lltm.ops.lstm_plan(*arguments)
         assert_results_close(call(arguments, keep=True), arguments, keep=True)
     if has_wgmma():
         in_float32 = dtype == torch.float32 and not allow_tf32
@@ -110,7 +110,7 @@ def test_few_rows_of_an_odd_state(state_size, state, monkeypatch):
     for tensor in [torch.empty(1 << 22, device="cuda") for _ in range(4)]:
         tensor.fill_(torch.nan)  # what the allocator will hand out
     arguments = make((5, 3, 12, state_size), torch.float32, "cuda", state=state)
-    assert "kernel=forward_few_rows" in lltm.sequence_plan(*arguments)
+    assert "kernel=forward_few_rows" in lltm.ops.sequence_plan(*arguments)
     assert_results_close(call(arguments, keep=True), arguments, keep=True)
 
 

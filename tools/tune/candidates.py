@@ -174,7 +174,7 @@ def measure(case: Case, direction: str, calls_per_graph: int, every_rank: bool =
         for name in (AUTO, *names(case, direction, every_rank)):
             try:
                 with forced(name):
-                    plan = {STEP: lltm.sequence_plan, LSTM_STEP: lltm.lstm_plan}.get(direction)
+                    plan = {STEP: lltm.ops.sequence_plan, LSTM_STEP: lltm.ops.lstm_plan}.get(direction)
                     if plan is not None and name != AUTO and "x=outside" in plan(*call.args):
                         continue
                     samplers[name] = timing.graph_sampler(call, -(-calls_per_graph // steps))

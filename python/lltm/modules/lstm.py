@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules import rnn as torch_rnn  # whose classes stay while a program patches torch.nn.LSTM
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _initialization, _recurrent
+from .. import _checks, _initialization, _recurrent
 
 __all__ = ["LSTM", "LSTMCell"]
 

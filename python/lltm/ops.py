@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._config import missing_on
 
-__all__ = ["backward", "forward", "gru", "lstm", "lstm_plan", "sequence", "sequence_backward", "sequence_plan"]
+__all__ = ["forward", "gru", "lstm", "lstm_plan", "sequence", "sequence_plan"]
 
 
 DIFFERENTIABLE = (
@@ -121,7 +121,8 @@ def sequence(
     Example::
 
         >>> input, weights = torch.randn(8, 4, 16), torch.randn(3 * 32, 32 + 16) / 7
-        >>> output, h_n, c_n, cells, _ = lltm.sequence(input, weights, lengths=torch.tensor([8, 5, 8, 0]), keep=True)
+        >>> lengths = torch.tensor([8, 5, 8, 0])
+        >>> output, h_n, c_n, cells, _ = lltm.ops.sequence(input, weights, lengths=lengths, keep=True)
         >>> torch.equal(output[4, 1], h_n[1]), torch.equal(cells[7, 2], c_n[2])
         (True, True)
     """
@@ -160,7 +161,7 @@ def lstm(
 
         >>> rnn = torch.nn.LSTM(16, 32)
         >>> input, bias = torch.randn(8, 4, 16), rnn.bias_ih_l0 + rnn.bias_hh_l0
-        >>> output, h_n, c_n, _, _ = lltm.lstm(input, rnn.weight_ih_l0, rnn.weight_hh_l0, bias)
+        >>> output, h_n, c_n, _, _ = lltm.ops.lstm(input, rnn.weight_ih_l0, rnn.weight_hh_l0, bias)
         >>> torch.allclose(output, rnn(input)[0], atol=1e-6)
         True
     """
@@ -208,7 +209,7 @@ def gru(
     Example::
 
         >>> rnn, input = torch.nn.GRU(16, 32), torch.randn(8, 4, 16)
-        >>> output, h_n, _ = lltm.gru(input, rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, rnn.bias_hh_l0)
+        >>> output, h_n, _ = lltm.ops.gru(input, rnn.weight_ih_l0, rnn.weight_hh_l0, rnn.bias_ih_l0, rnn.bias_hh_l0)
         >>> torch.allclose(output, rnn(input)[0], atol=1e-6)
         True
     """

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _initialization, _recurrent
-from ._cell import LLTMCell
+from .. import _checks, _initialization, _recurrent
+from .cell import LLTMCell
 
 __all__ = ["LLTM"]
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import _checks, _initialization, _leaf
+from .. import _checks, _initialization, _leaf
 
 __all__ = ["LLTMCell", "split_weights"]
 

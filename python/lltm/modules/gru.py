@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn.modules import rnn as torch_rnn  # whose classes stay while a program patches torch.nn.GRU
 from torch.nn.utils.rnn import PackedSequence
 
-from . import _checks, _initialization, _recurrent
-from ._lstm import share_parameters
+from .. import _checks, _initialization, _recurrent
+from .lstm import share_parameters
 
 __all__ = ["GRU", "GRUCell"]
 
