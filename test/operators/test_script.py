@@ -131,6 +131,7 @@ def test_a_process_that_only_has_the_library(device, tmp_path, cls):
     program = (
         "import sys, torch\n"
         "torch.ops.load_library(sys.argv[1])\n"
+        "torch.backends.cudnn.allow_tf32 = False\n"  # as in the tests
         "model, inputs = torch.jit.load(sys.argv[2]), torch.load(sys.argv[3])\n"
         "torch.save(model(inputs).detach(), sys.argv[4])\n"
         "assert 'lltm' not in sys.modules\n"

@@ -57,23 +57,35 @@ cudaError_t ask_speed(DeviceFacts* facts) {
   return error;
 }
 
-// The multiprocessors that the current context has. A green context has some of the device's.
-int multiprocessors_of_context(int of_device) {
+// The multiprocessors that the current context has, if the driver tells them. A green context has
+// some of the device's.
+cudaError_t ask_multiprocessors(DeviceFacts* facts) {
   static DriverFunction<decltype(&cuCtxGetCurrent)> current("cuCtxGetCurrent");
   static DriverFunction<decltype(&cuCtxGetDevResource)> resource_of("cuCtxGetDevResource", 12040);
   const auto get_current = current.get();
   const auto get_resource = resource_of.get();
+  if (get_current == nullptr || get_resource == nullptr) {
+    return cudaSuccess;
+  }
   CUcontext context = nullptr;
   CUdevResource resource{};
-  const bool known = get_current != nullptr && get_resource != nullptr &&
-                     get_current(&context) == CUDA_SUCCESS &&
-                     get_resource(context, &resource, CU_DEV_RESOURCE_TYPE_SM) == CUDA_SUCCESS;
-  return known ? static_cast<int>(resource.sm.smCount) : of_device;
+  CUresult result = get_current(&context);
+  if (result == CUDA_SUCCESS) {
+    result = get_resource(context, &resource, CU_DEV_RESOURCE_TYPE_SM);
+  }
+  if (result == CUDA_SUCCESS) {
+    facts->multiprocessors = static_cast<int>(resource.sm.smCount);
+  }
+  // The driver's errors have the same values as the runtime's.
+  return result == CUDA_ERROR_NOT_SUPPORTED ? cudaSuccess : static_cast<cudaError_t>(result);
 }
 
 cudaError_t ask(const cudaDeviceProp& properties, DeviceFacts* facts) {
   *facts = {};
-  facts->multiprocessors = multiprocessors_of_context(properties.multiProcessorCount);
+  facts->multiprocessors = properties.multiProcessorCount;
+  if (const cudaError_t error = ask_multiprocessors(facts); error != cudaSuccess) {
+    return error;
+  }
   facts->shared_bytes_a_block = static_cast<int>(properties.sharedMemPerBlockOptin);
   facts->tiles = properties.major >= 8;
   facts->resident[0] = facts->multiprocessors;
