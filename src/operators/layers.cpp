@@ -17,6 +17,7 @@
 #include <array>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -207,12 +208,8 @@ Tensor shift_to_reverse(const Tensor& reset, const OptionalTensor& lengths) {
 
 /// A call of a module. Time first, with a batch, and with states (D * L, N, H).
 template <typename Cell>
-struct Layers {
+struct Layers : LayersArguments {
   at::TensorList parameters;
-  OptionalTensor h0, c0, lengths, reset;
-  bool has_biases;
-  double dropout;
-  bool bidirectional, keep;
   std::vector<Segment> segments = {};  // of an input that is packed, as the results are then
   std::vector<Tensor> outputs = {}, cells = {};  // of each layer and direction, with keep
 
@@ -236,8 +233,8 @@ struct Layers {
           return states ? std::optional(states->select(0, static_cast<int64_t>(index)))
                         : std::nullopt;
         };
-        if (layer == 0 && direction == 1 &&
-            reset) {  // the first call has checked reset and lengths
+        // Here, because the first call has checked reset and lengths.
+        if (layer == 0 && direction == 1 && reset) {
           shifted_reset = shift_to_reverse(*reset, lengths);
         }
         const Run results = run_direction(parameters.slice(index * of_direction, of_direction),
@@ -257,7 +254,8 @@ struct Layers {
       input =
           dropout > 0 && layer + 1 < layers ? at::dropout(output, dropout, /*train=*/true) : output;
     }
-    return {input, stack_last(h_n), stack_last(c_n), {}};
+    const Tensor last_c = stack_last(c_n);  // of a cell with one state, both
+    return {input, Cell::kStates == 1 ? last_c : stack_last(h_n), last_c, {}};
   }
 
  private:
@@ -392,7 +390,7 @@ void check_packed(const char* module, const Tensor& data, const Tensor& batch_si
 }
 
 /// Checks what the cell's operator does not see, or would report with other sizes than those of the
-/// module. Returns the number of layers and directions.
+/// module.
 template <typename Cell>
 void check_call(const Layers<Cell>& layers, const Tensor& input) {
   const int64_t of_layer =
@@ -413,56 +411,35 @@ void check_call(const Layers<Cell>& layers, const Tensor& input) {
               input.sym_size(-1));
 }
 
-/// The dimensions that a state must have, beside an input of this many.
+/// The states of a batch, or of a single sequence.
 template <typename Cell>
-void check_dims(const Layers<Cell>& layers, int64_t dims) {
+void check_states(const Layers<Cell>& layers, const SymInt& batch, bool is_batch) {
   if (!layers.c0) {
     return;
   }
-  const char* kind = dims == 3 ? "batched" : "unbatched";
-  const int64_t dims_of_c = layers.c0->dim();
+  const Tensor &h0 = *layers.h0, &c0 = *layers.c0;
+  const std::string before =
+      c10::str(Cell::kName, is_batch ? ": For batched 3-D" : ": For unbatched 2-D", " input, hx ");
+  const int64_t dims = is_batch ? 3 : 2;
+  const SymInt count = layers.parameters.size() / layers.parameters_of_direction();
+  const std::array expected{count, batch, Cell::state_size(layers.parameters)};
+  const auto as_batch = [&](const Tensor& state) { return is_batch ? state : state.unsqueeze(1); };
   if constexpr (Cell::kStates == 1) {
-    TORCH_CHECK(dims_of_c == dims,
-                Cell::kName,
-                ": For ",
-                kind,
-                " ",
-                dims,
-                "-D input, hx should also be ",
-                dims,
-                "-D but got ",
-                dims_of_c,
-                "-D tensor");
+    TORCH_CHECK(
+        c0.dim() == dims, before, "should also be ", dims, "-D but got ", c0.dim(), "-D tensor");
+    check_size(Cell::kName, "hidden", as_batch(c0), expected);
   } else {
-    TORCH_CHECK(layers.h0->dim() == dims && dims_of_c == dims,
-                Cell::kName,
-                ": For ",
-                kind,
-                " ",
-                dims,
-                "-D input, hx and cx should also be ",
+    TORCH_CHECK(h0.dim() == dims && c0.dim() == dims,
+                before,
+                "and cx should also be ",
                 dims,
                 "-D but got (",
-                layers.h0->dim(),
+                h0.dim(),
                 "-D, ",
-                dims_of_c,
+                c0.dim(),
                 "-D) tensors");
-  }
-}
-
-template <typename Cell>
-void check_states(const Layers<Cell>& layers, const SymInt& batch) {
-  if (!layers.c0) {
-    return;
-  }
-  const SymInt count(
-      static_cast<int64_t>(layers.parameters.size() / layers.parameters_of_direction()));
-  const std::vector<SymInt> expected{count, batch, Cell::state_size(layers.parameters)};
-  if constexpr (Cell::kStates == 1) {
-    check_size(Cell::kName, "hidden", *layers.c0, expected);
-  } else {
-    check_size(Cell::kName, "hidden[0]", *layers.h0, expected);
-    check_size(Cell::kName, "hidden[1]", *layers.c0, expected);
+    check_size(Cell::kName, "hidden[0]", as_batch(h0), expected);
+    check_size(Cell::kName, "hidden[1]", as_batch(c0), expected);
   }
 }
 
@@ -491,7 +468,7 @@ std::vector<Tensor> kept_states(const Layers<Cell>& layers, int64_t dim) {
 }
 
 template <typename Cell>
-Results run_padded(Layers<Cell>& layers, Tensor input, bool batch_first) {
+Results run_padded(Layers<Cell>& layers, Tensor input) {
   TORCH_CHECK_VALUE(input.dim() == 2 || input.dim() == 3,
                     Cell::kName,
                     ": Expected input to be 2D or 3D, got ",
@@ -501,9 +478,9 @@ Results run_padded(Layers<Cell>& layers, Tensor input, bool batch_first) {
   if (layers.reset) {
     check_size(Cell::kName, "reset", *layers.reset, input.sym_sizes().slice(0, input.dim() - 1));
   }
-  check_dims(layers, input.dim());
   const bool batched = input.dim() == 3;
-  const bool transposed = batched && batch_first;
+  const bool transposed = batched && layers.batch_first;
+  check_states(layers, !batched ? 1 : input.sym_size(transposed ? 0 : 1), batched);
   if (!batched) {
     const auto as_batch = [](const Tensor& tensor) { return tensor.unsqueeze(1); };
     input = as_batch(input);
@@ -518,7 +495,6 @@ Results run_padded(Layers<Cell>& layers, Tensor input, bool batch_first) {
     input = time_first(input);
     change(layers.reset, time_first);
   }
-  check_states(layers, input.sym_size(1));
   auto [output, h_n, c_n, cells] = layers.run(input);
   std::vector<Tensor> states = kept_states(layers, 0);
   if (!batched) {
@@ -535,12 +511,8 @@ Results run_padded(Layers<Cell>& layers, Tensor input, bool batch_first) {
 }
 
 template <typename Cell>
-Results run_packed(Layers<Cell>& layers,
-                   const Tensor& data,
-                   const Tensor& batch_sizes,
-                   const OptionalTensor& sorted_indices,
-                   const OptionalTensor& unsorted_indices,
-                   bool batch_first) {
+Results run_packed(Layers<Cell>& layers, const Tensor& data) {
+  const Tensor batch_sizes = layers.batch_sizes->contiguous();
   TORCH_CHECK_VALUE(!layers.lengths,
                     Cell::kName,
                     ": a PackedSequence knows its lengths: expected lengths to be None");
@@ -549,16 +521,20 @@ Results run_packed(Layers<Cell>& layers,
   const SymInt steps = batch_sizes.sym_size(0);
   const SymInt batch = batch_sizes.select(0, 0).item().toSymInt();
   if (layers.reset) {
-    const std::array expected{batch_first ? batch : steps, batch_first ? steps : batch};
+    std::array expected{steps, batch};
+    if (layers.batch_first) {
+      std::swap(expected[0], expected[1]);
+    }
     check_size(Cell::kName, "reset", *layers.reset, expected);
-    if (batch_first) {
+    if (layers.batch_first) {
       layers.reset = layers.reset->transpose(0, 1);
     }
   }
-  check_dims(layers, 3);
-  check_states(layers, batch);
-  if (is_given(sorted_indices)) {
-    const auto sort = [&](const Tensor& tensor) { return tensor.index_select(1, *sorted_indices); };
+  check_states(layers, batch, /*is_batch=*/true);
+  if (layers.sorted_indices) {
+    const auto sort = [&](const Tensor& tensor) {
+      return tensor.index_select(1, *layers.sorted_indices);
+    };
     change(layers.reset, sort);
     change(layers.h0, sort);
     change(layers.c0, sort);
@@ -575,9 +551,9 @@ Results run_packed(Layers<Cell>& layers,
     std::transform(layers.outputs.begin(), layers.outputs.end(), layers.outputs.begin(), pack);
     std::transform(layers.cells.begin(), layers.cells.end(), layers.cells.begin(), pack);
   }
-  if (is_given(unsorted_indices)) {
-    h_n = h_n.index_select(1, *unsorted_indices);
-    c_n = c_n.index_select(1, *unsorted_indices);
+  if (layers.unsorted_indices) {
+    h_n = h_n.index_select(1, *layers.unsorted_indices);
+    c_n = c_n.index_select(1, *layers.unsorted_indices);
   }
   return {output, h_n, c_n, kept_states(layers, 1)};
 }
@@ -585,74 +561,92 @@ Results run_packed(Layers<Cell>& layers,
 template <typename Cell>
 Results run_layers(const Tensor& input,
                    at::TensorList parameters,
-                   const OptionalTensor& h0,
-                   const OptionalTensor& c0,
-                   const OptionalTensor& lengths,
-                   const OptionalTensor& reset,
-                   const OptionalTensor& batch_sizes,
-                   const OptionalTensor& sorted_indices,
-                   const OptionalTensor& unsorted_indices,
-                   bool has_biases,
-                   bool batch_first,
-                   double dropout,
-                   bool bidirectional,
-                   bool keep) {
-  const auto given = [](const OptionalTensor& tensor) {
-    return is_given(tensor) ? tensor : std::nullopt;
-  };
+                   const LayersArguments& arguments) {
+  Layers<Cell> layers{arguments, parameters};
+  for (OptionalTensor* tensor : {&layers.h0,
+                                 &layers.c0,
+                                 &layers.lengths,
+                                 &layers.reset,
+                                 &layers.batch_sizes,
+                                 &layers.sorted_indices,
+                                 &layers.unsorted_indices}) {
+    if (!is_given(*tensor)) {
+      tensor->reset();
+    }
+  }
   TORCH_CHECK(
       input.defined(), Cell::kName, ": expected input to be a tensor, got an undefined tensor");
-  TORCH_CHECK(is_given(h0) == is_given(c0), Cell::kName, ": expected h0 and c0, or neither");
-  Layers<Cell> layers{.parameters = parameters,
-                      .h0 = given(h0),
-                      .c0 = given(c0),
-                      .lengths = given(lengths),
-                      .reset = given(reset),
-                      .has_biases = has_biases,
-                      .dropout = dropout,
-                      .bidirectional = bidirectional,
-                      .keep = keep};
-  return is_given(batch_sizes)
-             ? run_packed(
-                   layers, input, *batch_sizes, sorted_indices, unsorted_indices, batch_first)
-             : run_padded(layers, input, batch_first);
+  TORCH_CHECK(layers.h0.has_value() == layers.c0.has_value(),
+              Cell::kName,
+              ": expected h0 and c0, or neither");
+  return layers.batch_sizes ? run_packed(layers, input) : run_padded(layers, input);
 }
 
-std::tuple<Tensor, Tensor, std::vector<Tensor>> run_gru_layers(
-    const Tensor& input,
-    at::TensorList parameters,
-    const OptionalTensor& h0,
-    const OptionalTensor& lengths,
-    const OptionalTensor& reset,
-    const OptionalTensor& batch_sizes,
-    const OptionalTensor& sorted_indices,
-    const OptionalTensor& unsorted_indices,
-    bool has_biases,
-    bool batch_first,
-    double dropout,
-    bool bidirectional,
-    bool keep) {
+template <typename Cell>
+Results kernel(const Tensor& input,
+               at::TensorList parameters,
+               const OptionalTensor& h0,
+               const OptionalTensor& c0,
+               const OptionalTensor& lengths,
+               const OptionalTensor& reset,
+               const OptionalTensor& batch_sizes,
+               const OptionalTensor& sorted_indices,
+               const OptionalTensor& unsorted_indices,
+               bool has_biases,
+               bool batch_first,
+               double dropout,
+               bool bidirectional,
+               bool keep) {
+  return run_layers<Cell>(input,
+                          parameters,
+                          {h0,
+                           c0,
+                           lengths,
+                           reset,
+                           batch_sizes,
+                           sorted_indices,
+                           unsorted_indices,
+                           has_biases,
+                           batch_first,
+                           dropout,
+                           bidirectional,
+                           keep});
+}
+
+std::tuple<Tensor, Tensor, std::vector<Tensor>> gru_kernel(const Tensor& input,
+                                                           at::TensorList parameters,
+                                                           const OptionalTensor& h0,
+                                                           const OptionalTensor& lengths,
+                                                           const OptionalTensor& reset,
+                                                           const OptionalTensor& batch_sizes,
+                                                           const OptionalTensor& sorted_indices,
+                                                           const OptionalTensor& unsorted_indices,
+                                                           bool has_biases,
+                                                           bool batch_first,
+                                                           double dropout,
+                                                           bool bidirectional,
+                                                           bool keep) {
   const auto [output, h_n, c_n, states] = run_layers<GruLayers>(input,
                                                                 parameters,
-                                                                h0,
-                                                                h0,
-                                                                lengths,
-                                                                reset,
-                                                                batch_sizes,
-                                                                sorted_indices,
-                                                                unsorted_indices,
-                                                                has_biases,
-                                                                batch_first,
-                                                                dropout,
-                                                                bidirectional,
-                                                                keep);
+                                                                {h0,
+                                                                 h0,
+                                                                 lengths,
+                                                                 reset,
+                                                                 batch_sizes,
+                                                                 sorted_indices,
+                                                                 unsorted_indices,
+                                                                 has_biases,
+                                                                 batch_first,
+                                                                 dropout,
+                                                                 bidirectional,
+                                                                 keep});
   return {output, c_n, states};
 }
 
 void register_kernels(torch::Library& m) {
-  m.impl("lltm_layers", run_layers<LltmLayers>);
-  m.impl("lstm_layers", run_layers<LstmLayers>);
-  m.impl("gru_layers", run_gru_layers);
+  m.impl("lltm_layers", kernel<LltmLayers>);
+  m.impl("lstm_layers", kernel<LstmLayers>);
+  m.impl("gru_layers", gru_kernel);
 }
 
 }  // namespace
@@ -674,7 +668,7 @@ Results call(const char* name,
              const LayersArguments& arguments) {
   static const auto handle = c10::Dispatcher::singleton()
                                  .findSchemaOrThrow(name, "")
-                                 .template typed<decltype(run_layers<Cell>)>();
+                                 .template typed<decltype(kernel<Cell>)>();
   const auto& [h0,
                c0,
                lengths,
