@@ -308,14 +308,13 @@ def check_four(rank, file) -> None:
 
 
 def check_states_fully_sharded(make_module, mesh) -> None:
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+    from torch.distributed.fsdp import fully_shard
 
     torch.manual_seed(0)
     rnn = make_module(3, 4, 2)
     input = torch.randn(STEPS, 2, 3)
     expected = rnn.states(input)
     fully_shard(rnn, mesh=mesh)
-    register_fsdp_forward_method(rnn, "states")
     torch.testing.assert_close(rnn.states(input), expected)
 
 

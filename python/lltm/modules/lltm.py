@@ -265,8 +265,8 @@ class LLTM(_recurrent.Recurrent):
     def states(self, input, hx=None, lengths=None, reset=None):  # type: ignore[no-untyped-def]
         """Run all layers over ``input``, and return the state after every step, too.
 
-        Takes the arguments of the module's call, and returns its results first. Of the module's hooks, those that
-        compute parameters run: those of ``torch.nn.utils.weight_norm``, ``spectral_norm`` and ``prune``.
+        Takes the arguments of the module's call, and returns its results first. It is that call, with
+        ``return_states=True``, so that the module's hooks run.
 
         Returns:
             output, (h_n, c_n), (h, c). At index t, **h** and **c** have the state of each layer and direction after
