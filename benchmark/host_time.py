@@ -1,0 +1,72 @@
+"""Wall time of single eager calls of lltm.LSTM and lltm.LSTMCell beside those of nn.LSTM and nn.LSTMCell.
+
+At these sizes, most of it is the host's. Prints the median of the fastest twentieth of the rounds, in microseconds, and
+the ratio, first without gradients, then in a call that autograd records:
+
+    python benchmark/host_time.py [--device cuda] [--rounds 300]
+"""
+
+import argparse
+import statistics
+import time
+from functools import partial
+
+import torch
+
+import lltm
+
+SIZES = [(1, 64, 64), (16, 128, 128)]
+STEPS = [1, 16]
+CALLS = 10
+"""In a round, after which a GPU is waited for."""
+
+
+def time_of(call, device: str) -> float:
+    """Of a round, in microseconds a call."""
+    start = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    if device == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / CALLS * 1e6
+
+
+def times(calls, device: str, rounds: int) -> list[float]:
+    """The rounds alternate, so that all calls meet the same clocks and other load."""
+    measured = [[time_of(call, device) for call in calls] for _ in range(rounds + 1)][1:]
+    return [statistics.median(sorted(each)[: max(1, rounds // 20)]) for each in zip(*measured, strict=True)]
+
+
+def modules(batch: int, features: int, hidden: int, steps: int | None, device: str):
+    """Both modules with the same weights, and the arguments of a call: a cell's without steps."""
+    shape, state = ((batch,), (batch, hidden)) if steps is None else ((steps, batch), (1, batch, hidden))
+    theirs, ours = (torch.nn.LSTMCell, lltm.LSTMCell) if steps is None else (torch.nn.LSTM, lltm.LSTM)
+    theirs, ours = theirs(features, hidden, device=device), ours(features, hidden, device=device)
+    ours.load_state_dict(theirs.state_dict())
+    input = torch.randn(*shape, features, device=device)
+    return theirs, ours, (input, (torch.zeros(state, device=device), torch.zeros(state, device=device)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--rounds", default=300, type=int)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| N,I,H | call | torch.nn, us | lltm, us | ratio | torch.nn recorded, us | lltm recorded, us | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    for sizes in SIZES:
+        for steps in (None, *STEPS):
+            theirs, ours, arguments = modules(*sizes, steps, options.device)
+            row = []
+            for grad in (False, True):
+                with torch.set_grad_enabled(grad):
+                    calls = [partial(module, *arguments) for module in (theirs, ours)]
+                    measured = times(calls, options.device, options.rounds)
+                row += [f"{each:.1f}" for each in measured] + [f"{measured[0] / measured[1]:.2f}"]
+            kind = "LSTMCell" if steps is None else f"LSTM, T = {steps}"
+            print(f"| {','.join(map(str, sizes))} | {kind} | {' | '.join(row)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
