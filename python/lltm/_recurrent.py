@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.modules import rnn as torch_rnn
 from torch.nn.utils.rnn import PackedSequence
 
 from . import _checks, _leaf
@@ -230,6 +231,33 @@ class Recurrent(_leaf.Leaf):
             if getattr(self, name) != default:
                 parts.append(f"{name}={getattr(self, name)}")
         return ", ".join(parts)
+
+
+# Not derived from nn.LSTM and nn.GRU: Dynamo breaks the graph at every instance of nn.RNN, nn.GRU and nn.LSTM
+# (torch/_dynamo/variables/builder.py). Newer versions of PyTorch may lift that. Derived from nn.RNNBase, because
+# programs ask for it, such as initializers, and derive from it and a patched torch.nn.LSTM.
+class LayersOfTorch(Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
+    """What :class:`LSTM` and :class:`GRU` have in common."""
+
+    _weight_kinds = ("weight_ih", "weight_hh")
+    _bias_kinds = ("bias_ih", "bias_hh")
+    _gates: ClassVar[int]
+
+    # Those of nn.RNNBase maintain lists of its weights, which these modules do not have.
+    _apply = torch.nn.Module._apply
+    _replicate_for_data_parallel = torch.nn.Module._replicate_for_data_parallel
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__.copy()
+
+    @torch.jit.unused  # binds it to scripted modules, too, which are no instances of this class
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
+        load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
+        _checks.refuse_lltm(self, state_dict, prefix, errors)
+
+    def _parameter_shapes(self, features: int) -> list[tuple[int, ...]]:
+        rows = self._gates * self.hidden_size
+        return [(rows, features), (rows, self.hidden_size), (rows,), (rows,)]
 
 
 class CellOfTorch(torch.nn.RNNCellBase):

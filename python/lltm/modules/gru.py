@@ -1,6 +1,6 @@
 """GRU and GRUCell, nn.GRU's own cell on this library's kernels."""
 
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,7 @@ from .lstm import share_parameters
 __all__ = ["GRU", "GRUCell"]
 
 
-# Derived from nn.RNNBase, and not from nn.GRU, as LSTM is from nn.RNNBase.
-class GRU(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
+class GRU(_recurrent.LayersOfTorch):
     """Layers of GRU cells over whole sequences, in one direction or both, in place of :class:`torch.nn.GRU`.
 
     Constructor, parameters, initialization after the same seed, inputs, outputs and checkpoints are those of nn.GRU: a
@@ -81,19 +80,10 @@ class GRU(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
     """
 
     _kind = "GRU"
-    _weight_kinds = ("weight_ih", "weight_hh")
-    _bias_kinds = ("bias_ih", "bias_hh")
-
+    _gates = 3
     _layer_parameters: list[Tensor]  # again, because TorchScript reads the annotations of one class
 
     mode = "GRU"
-
-    # As in LSTM.
-    _apply = nn.Module._apply
-    _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()
 
     def __init__(
         self,
@@ -134,11 +124,6 @@ class GRU(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
         share_parameters(self, module)
         module.flatten_parameters()
         return module
-
-    @torch.jit.unused  # binds it to scripted modules, too, which are no instances of this class
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
-        _recurrent.load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        _checks.refuse_lltm(self, state_dict, prefix, errors)
 
     @overload
     @_recurrent.overload_in_scripts
@@ -237,10 +222,6 @@ class GRU(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
         if not torch.jit.is_scripting() and not isinstance(hx, Tensor):
             raise TypeError(f"GRU: expected hx to be the tensor h_0, got an object of type {type(hx).__name__}")
         return hx, hx
-
-    def _parameter_shapes(self, features: int) -> list[tuple[int, ...]]:
-        rows = 3 * self.hidden_size
-        return [(rows, features), (rows, self.hidden_size), (rows,), (rows,)]
 
     def _run_layers(
         self,

@@ -1,7 +1,7 @@
 """LSTM and LSTMCell, nn.LSTM's own cell on this library's kernels."""
 
 import warnings
-from typing import Any, overload
+from typing import overload
 
 import torch
 from torch import Tensor, nn
@@ -13,10 +13,7 @@ from .. import _checks, _initialization, _recurrent
 __all__ = ["LSTM", "LSTMCell"]
 
 
-# Not derived from nn.LSTM: Dynamo breaks the graph at every instance of nn.RNN, nn.GRU and nn.LSTM
-# (torch/_dynamo/variables/builder.py). Newer versions of PyTorch may lift that. Derived from nn.RNNBase, because
-# programs ask for it, such as initializers, and derive from it and a patched torch.nn.LSTM.
-class LSTM(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
+class LSTM(_recurrent.LayersOfTorch):
     """Layers of LSTM cells over whole sequences, in one direction or both, in place of :class:`torch.nn.LSTM`.
 
     Constructor, parameters, initialization after the same seed, inputs, outputs and checkpoints are those of nn.LSTM: a
@@ -89,19 +86,10 @@ class LSTM(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
     """
 
     _kind = "LSTM"
-    _weight_kinds = ("weight_ih", "weight_hh")
-    _bias_kinds = ("bias_ih", "bias_hh")
-
+    _gates = 4
     _layer_parameters: list[Tensor]  # again, because TorchScript reads the annotations of one class
 
     mode = "LSTM"
-
-    # Those of nn.RNNBase maintain lists of its weights, which this module does not have.
-    _apply = nn.Module._apply
-    _replicate_for_data_parallel = nn.Module._replicate_for_data_parallel
-
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__.copy()
 
     def __init__(
         self,
@@ -157,11 +145,6 @@ class LSTM(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
         share_parameters(self, module)
         module.flatten_parameters()
         return module
-
-    @torch.jit.unused  # binds it to scripted modules, too, which are no instances of this class
-    def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:  # type: ignore[no-untyped-def]
-        _recurrent.load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
-        _checks.refuse_lltm(self, state_dict, prefix, errors)
 
     @overload
     @_recurrent.overload_in_scripts
@@ -237,10 +220,6 @@ class LSTM(_recurrent.Recurrent, torch_rnn.RNNBase):  # type: ignore[misc]
             return self._packed_states(input, hx, lengths, reset)
         else:
             return self._padded_states(input, hx, lengths, reset)
-
-    def _parameter_shapes(self, features: int) -> list[tuple[int, ...]]:
-        rows = 4 * self.hidden_size
-        return [(rows, features), (rows, self.hidden_size), (rows,), (rows,)]
 
     def _run_layers(
         self,
