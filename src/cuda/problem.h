@@ -171,8 +171,6 @@ struct ForwardProblem {
   // columns of h of the same matrix.
   int64_t input_lead = 0;
 
-  /// Whether the weights are the columns of one matrix, [h | input].
-  bool has_one_matrix(int size) const { return weights_input == weights.from(state_size, size); }
   /// The columns that the boxes of input cover, including those in front of it.
   LLTM_HOST_DEVICE int64_t input_columns() const {
     return input_features == 0 ? 0 : input_lead + input_features;

@@ -88,12 +88,12 @@ std::optional<GridPlan> plan_grid(CellType cell,
                                   const DeviceFacts& device) {
   const auto [tiles, times] = tiles_of(arithmetic, backward);
   const bool reads_old_cell = with_cell(cell, []<typename Cell>() { return Cell::kReadsOldCell; });
-  const double of_three_gates = gates_of(cell) > 3 ? 1 : backward ? 0.82 : 0.92;
+  const int gates = gates_of(cell);
+  const double of_three_gates = gates > 3 ? 1 : backward ? 0.82 : 0.92;
   std::optional<GridPlan> best;
   for (size_t i = 0; i < tiles.size(); ++i) {
     const std::optional<GridTeams> teams =
         grid_teams(tiles[i], state_size, rows, device.multiprocessors);
-    const int gates = gates_of(cell);
     if (!teams ||
         grid_shared_bytes(tiles[i], gates, arithmetic, backward, reads_old_cell, teams->groups) >
             device.shared_bytes_a_block ||

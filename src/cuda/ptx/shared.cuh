@@ -22,16 +22,6 @@ LLTM_DEVICE uint32_t load_shared(uint32_t address) {
   asm volatile("ld.shared.b32 %0, [%1];\n" : "=r"(value) : "r"(address) : "memory");
   return value;
 }
-LLTM_DEVICE void load_shared_2(float& first, float& second, uint32_t address) {
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];\n"
-               : "=f"(first), "=f"(second)
-               : "r"(address)
-               : "memory");
-}
-LLTM_DEVICE void store_shared_2(uint32_t address, float first, float second) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};\n" ::"r"(address), "f"(first), "f"(second)
-               : "memory");
-}
 LLTM_DEVICE uint32_t load_shared_half(uint32_t address) {
   uint32_t value;
   asm volatile("ld.shared.u16 %0, [%1];\n" : "=r"(value) : "r"(address) : "memory");
