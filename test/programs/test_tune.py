@@ -123,8 +123,10 @@ class TestFit:
         rows = self.rows(known, direction, true)
         before, found = fit.judge(known, rows), fit.fit(known, rows, prior=1e-3)
         after = fit.judge(known, rows, found)
-        for key, errors in after.errors.items():
-            assert numpy.median(before.errors[key]) > 0.01 > numpy.median(errors)
+        # Of one candidate, what was drawn may happen to cancel.
+        assert numpy.median(numpy.concatenate(list(before.errors.values()))) > 0.03
+        for errors in after.errors.values():
+            assert numpy.median(errors) < 0.01
         [name] = [name for name in after.choices if name.endswith("the least estimate")]
         assert numpy.mean(after.choices[name]) < 1.005
         text = fit.markdown(known, rows, found)
