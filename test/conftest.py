@@ -17,10 +17,29 @@ hypothesis.settings.register_profile("lltm", deadline=None, derandomize=True, ma
 hypothesis.settings.load_profile("lltm")
 
 
+NO_CUDA = None if torch.cuda.is_available() and lltm.has_cuda else "no GPU, or lltm was built without CUDA"
+
+
+def pytest_report_header():
+    return NO_CUDA and f"cuda: {NO_CUDA}, so tests on a GPU are deselected"
+
+
+def pytest_collection_modifyitems(config, items):
+    """It takes long to hand thousands of tests to the processes of pytest-xdist only to skip them."""
+    if NO_CUDA:
+        deselected = {item for item in items if "needs_cuda" in item.fixturenames or device_of(item) == "cuda"}
+        config.hook.pytest_deselected(items=list(deselected))
+        items[:] = [item for item in items if item not in deselected]
+
+
+def device_of(item) -> str | None:
+    return item.callspec.params.get("device") if hasattr(item, "callspec") else None
+
+
 @pytest.fixture(scope="session")
 def needs_cuda():
-    if not (torch.cuda.is_available() and lltm.has_cuda):
-        pytest.skip("no GPU, or lltm was built without CUDA")
+    if NO_CUDA:
+        pytest.skip(NO_CUDA)
 
 
 @pytest.fixture(scope="session", params=["cpu", "cuda"])

@@ -363,6 +363,7 @@ def test_a_group_of_two(tmp_path, monkeypatch):
 
 
 @needs_distributed
+@pytest.mark.release
 def test_a_mesh_of_two_by_two(tmp_path, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     torch.multiprocessing.spawn(check_four, (tmp_path / "group",), nprocs=4)

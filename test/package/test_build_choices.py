@@ -358,6 +358,7 @@ needs_nvcc = pytest.mark.skipif(
 
 
 @needs_nvcc
+@pytest.mark.release
 @pytest.mark.parametrize(
     ("options", "environment", "architectures"),
     [

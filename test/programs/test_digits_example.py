@@ -139,6 +139,7 @@ print(*sorted(models), "without", *missing, missing["package"])
 """
 
 
+@pytest.mark.release
 def test_without_a_compiler_the_demo_says_that_there_is_no_package(tmp_path):
     program = WITHOUT_COMPILER.replace("sys.argv[1]", repr(str(tmp_path)))
     output = run_with_example(program, CXX="/bin/false", TORCHINDUCTOR_CACHE_DIR=tmp_path / "cache")

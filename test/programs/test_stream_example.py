@@ -81,6 +81,7 @@ def test_a_line_begins_with_an_empty_state(first):
     assert not torch.equal(model(text[1:], state)[0], model(text[1:])[0])
 
 
+@pytest.mark.release
 def test_two_processes_train_what_one_does(tmp_path, device, monkeypatch):
     """With torchrun and gloo or, on two GPUs, NCCL, each process trains on half the rows. The parameters are the same
     as those of a single process with all rows."""

@@ -35,6 +35,7 @@ def make_script() -> tuple[str, list[str]]:
     return "".join(script), outputs
 
 
+@pytest.mark.release
 def test_page(tmp_path):
     if lltm.cmake_prefix_path is not None:
         pytest.skip("the page begins with a build tree of lltm")
