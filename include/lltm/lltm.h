@@ -1,4 +1,5 @@
-// The recurrent cells for C++ programs: the LLTM, and the cell of nn.LSTM over a whole sequence.
+// The recurrent cells for C++ programs: the LLTM, and the cells of nn.LSTM and nn.GRU over a whole
+// sequence.
 //
 // The LLTM is an LSTM without a forget gate and with an ELU candidate, from PyTorch's tutorial on
 // C++ extensions. With N = batch, I = input features and H = state size:
@@ -250,9 +251,83 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
     bool reverse,
     std::array<bool, 6> output_mask);
 
-/// What lltm_layers() and lstm_layers() take beside the input and the parameters.
+/// The cell of nn.GRU over a whole sequence. T = steps, N = batch. With x = input @ weight_ih.T +
+/// bias_ih and s = old_h @ weight_hh.T + bias_hh (N, 3H), whose columns are reset gate, update gate
+/// and candidate:
+///
+///   reset_gate  = sigmoid(x_reset + s_reset)
+///   update_gate = sigmoid(x_update + s_update)
+///   candidate   = tanh(x_candidate + reset_gate * s_candidate)
+///   new_h       = (1 - update_gate) * candidate + update_gate * old_h
+///
+/// Dtypes, devices, strides, lengths, reset and reverse are as for sequence(), but the only state
+/// is h. For 16-bit dtypes it is carried from step to step in float32, and h0 may be float32.
+/// Differentiable with respect to input, weight_ih, weight_hh, bias_ih, bias_hh and h0.
+///
+/// @param input      (T, N, I), time first
+/// @param weight_ih  (3H, I), as nn.GRU's weight_ih_l0
+/// @param weight_hh  (3H, H), as nn.GRU's weight_hh_l0
+/// @param bias_ih, bias_hh  (3H), as nn.GRU's bias_ih_l0 and bias_hh_l0; either may be std::nullopt
+/// @param h0         (N, H), the state before the first step that is run; std::nullopt means zeros
+/// @param lengths, reset, reverse  as for sequence()
+/// @param keep       whether to return gates, which take 4*T*N*H elements of memory
+/// @return output (T, N, H): new_h of every step, zero beyond a row's length;
+///         h_n (N, H): the state after the last step that is run, in h0's dtype if it is given; and
+///         gates (T, N, 4H): the workspace of gru_backward(), not differentiable: x_reset +
+///         s_reset, x_update + s_update, x_candidate and s_candidate, which are unspecified beyond
+///         a row's length. (0, N, 4H) without `keep`. No result shares storage with an argument or
+///         another result.
+/// @throws c10::Error if an argument is invalid. The message names the argument, what was expected
+///         and what was received.
+LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor> gru(
+    const at::Tensor& input,
+    const at::Tensor& weight_ih,
+    const at::Tensor& weight_hh,
+    const std::optional<at::Tensor>& bias_ih = std::nullopt,
+    const std::optional<at::Tensor>& bias_hh = std::nullopt,
+    const std::optional<at::Tensor>& h0 = std::nullopt,
+    const std::optional<at::Tensor>& lengths = std::nullopt,
+    const std::optional<at::Tensor>& reset = std::nullopt,
+    bool reverse = false,
+    bool keep = false);
+
+/// The gradients of gru(). Called by autograd; programs rarely need to call it.
+///
+/// @param grad_output    (T, N, H), the gradient of output
+/// @param grad_h_n       (N, H), the gradient of h_n, in its dtype. std::nullopt means a zero
+///                       gradient for both
+/// @param output, gates  as returned by gru() with `keep`
+/// @param input, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset, reverse  as passed to
+///                       gru()
+/// @param output_mask    which of the six results to compute, in the order of the results
+/// @return d_input (T, N, I), zero beyond a row's length, d_weight_ih (3H, I), d_weight_hh (3H, H),
+///         d_bias_ih (3H), d_bias_hh (3H), and d_h0 (N, H) in h_n's dtype. Results that were not
+///         requested are undefined tensors. d_bias_ih, d_bias_hh and d_h0 can be requested even if
+///         bias_ih, bias_hh or h0 is absent. Differentiable with respect to every floating-point
+///         tensor except gates.
+/// @throws c10::Error if an argument is invalid. The message names the argument, what was expected
+///         and what was received.
+LLTM_API
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_backward(
+    const std::optional<at::Tensor>& grad_output,
+    const std::optional<at::Tensor>& grad_h_n,
+    const at::Tensor& output,
+    const at::Tensor& gates,
+    const at::Tensor& input,
+    const at::Tensor& weight_ih,
+    const at::Tensor& weight_hh,
+    const std::optional<at::Tensor>& bias_ih,
+    const std::optional<at::Tensor>& bias_hh,
+    const std::optional<at::Tensor>& h0,
+    const std::optional<at::Tensor>& lengths,
+    const std::optional<at::Tensor>& reset,
+    bool reverse,
+    std::array<bool, 6> output_mask);
+
+/// What lltm_layers(), lstm_layers() and gru_layers() take beside the input and the parameters.
 struct LayersArguments {
-  std::optional<at::Tensor> h0, c0;          // (D * L, N, H), or (D * L, H): zeros if absent
+  // (D * L, N, H), or (D * L, H): zeros if absent. A GRU has no c0.
+  std::optional<at::Tensor> h0, c0;
   std::optional<at::Tensor> lengths, reset;  // as the modules take them
   /// Those of a PackedSequence, whose data is the input.
   std::optional<at::Tensor> batch_sizes, sorted_indices, unsorted_indices;
@@ -263,11 +338,11 @@ struct LayersArguments {
   bool keep = false;  // whether to return the states after every step
 };
 
-/// All layers of a module, composed of calls of sequence() and of lstm(). lltm::LLTM and lltm::LSTM
-/// in lltm/nn.h describe the tensors.
+/// All layers of a module, composed of calls of sequence(), lstm() or gru(). The modules in
+/// lltm/nn.h describe the tensors.
 ///
 /// @param parameters  of each layer and, within a layer, each direction, in the modules' order
-/// @return output, h_n, c_n and, if they are kept, h and c after every step
+/// @return output, h_n, c_n and, if they are kept, h and c after every step; of a GRU without c
 /// @throws c10::Error if an argument is invalid. The message begins with the module's name, or with
 ///         that of the operator
 LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> lltm_layers(
@@ -275,6 +350,10 @@ LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>>
     c10::ArrayRef<at::Tensor> parameters,
     const LayersArguments& arguments = {});
 LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor, std::vector<at::Tensor>> lstm_layers(
+    const at::Tensor& input,
+    c10::ArrayRef<at::Tensor> parameters,
+    const LayersArguments& arguments = {});
+LLTM_API std::tuple<at::Tensor, at::Tensor, std::vector<at::Tensor>> gru_layers(
     const at::Tensor& input,
     c10::ArrayRef<at::Tensor> parameters,
     const LayersArguments& arguments = {});

@@ -1,8 +1,9 @@
-// lltm::LSTM and lltm::LLTM, modules of torch::nn: layers of LSTM or LLTM cells over whole
-// sequences.
+// lltm::LSTM, lltm::GRU and lltm::LLTM, modules of torch::nn: layers of LSTM, GRU or LLTM cells
+// over whole sequences.
 //
-// Each replaces torch::nn::LSTM, as lltm.LSTM and lltm.LLTM replace nn.LSTM in Python. Header-only:
-// it includes PyTorch's C++ frontend, which lltm/lltm.h does not need.
+// lltm::LSTM and lltm::LLTM replace torch::nn::LSTM, and lltm::GRU replaces torch::nn::GRU, as
+// the modules in Python do. Header-only: it includes PyTorch's C++ frontend, which lltm/lltm.h does
+// not need.
 //
 //   lltm::LSTM rnn(lltm::LSTMOptions(32, 128).num_layers(2).bidirectional(true));
 //   auto [output, state] = rnn->forward(torch::randn({50, 16, 32}));  // steps, batch, features
@@ -75,7 +76,7 @@ class LLTM_API LLTMImpl : public RecurrentImpl<LLTMImpl, LLTMOptions> {
   ///              that of the options. A positive cell is then pulled down and a negative one up,
   ///              in place of a forget gate. Use 0 where nothing should be forgotten
   void reset_parameters(std::optional<double> leak = std::nullopt) {
-    initialize_uniformly();
+    RecurrentImpl::reset_parameters();
     const at::NoGradGuard no_grad;
     const int64_t state_size = options.hidden_size();
     for (const Tensor& parameter : all_weights()) {
@@ -102,20 +103,16 @@ class LLTM_API LLTMImpl : public RecurrentImpl<LLTMImpl, LLTMOptions> {
   friend RecurrentImpl;
 
   static constexpr const char* kName = "LLTM";
+  static constexpr int64_t kGates = 3;
+  static constexpr auto kLayers = lltm_layers;
 
   NamedShapes parameter_shapes(int64_t features) const {
-    const int64_t rows = 3 * options.hidden_size();
+    const int64_t rows = kGates * options.hidden_size();
     NamedShapes shapes = {{"weights", {rows, options.hidden_size() + features}}};
     if (options.bias()) {
       shapes.push_back({"bias", {rows}});
     }
     return shapes;
-  }
-
-  static auto layers(const Tensor& input,
-                     const std::vector<Tensor>& parameters,
-                     const LayersArguments& arguments) {
-    return lltm_layers(input, parameters, arguments);
   }
 };
 
@@ -150,39 +147,44 @@ class LLTM_API LSTMImpl : public RecurrentImpl<LSTMImpl, LSTMOptions> {
     reset();
   }
 
-  /// Reinitializes the parameters uniformly in +-1/sqrt(hidden_size).
-  void reset_parameters() { initialize_uniformly(); }
-
-  /// Prints the options: `lltm::LSTM(input_size=32, hidden_size=128, ...)`.
-  void pretty_print(std::ostream& stream) const override {
-    print_options(stream);
-    stream << ")";
-  }
-
  private:
   friend RecurrentImpl;
 
   static constexpr const char* kName = "LSTM";
-
-  NamedShapes parameter_shapes(int64_t features) const {
-    const int64_t rows = 4 * options.hidden_size();
-    NamedShapes shapes = {{"weight_ih", {rows, features}},
-                          {"weight_hh", {rows, options.hidden_size()}}};
-    if (options.bias()) {
-      shapes.push_back({"bias_ih", {rows}});
-      shapes.push_back({"bias_hh", {rows}});
-    }
-    return shapes;
-  }
-
-  static auto layers(const Tensor& input,
-                     const std::vector<Tensor>& parameters,
-                     const LayersArguments& arguments) {
-    return lstm_layers(input, parameters, arguments);
-  }
+  static constexpr int64_t kGates = 4;
+  static constexpr auto kLayers = lstm_layers;
 };
 
 /// A holder of LSTMImpl, like those of torch::nn: LSTM rnn(32, 128); rnn->forward(input).
 TORCH_MODULE(LSTM);
+
+/// The options of GRU, which are torch::nn::GRU's.
+using GRUOptions = torch::nn::GRUOptions;
+
+/// torch::nn::GRU's layers, on this library's kernels. Use it through its holder, GRU.
+///
+/// What is said of LSTM holds for torch::nn::GRU and this module, too. For layer k and, with the
+/// suffix `_reverse`, its second direction, gates in the order r, z, n:
+///   weight_ih_l[k]  (3H, I) for the first layer, (3H, D * H) for the others
+///   weight_hh_l[k]  (3H, H)
+///   bias_ih_l[k], bias_hh_l[k]  (3H); absent without bias. Those of r and z are added in float32
+///                               or wider
+class LLTM_API GRUImpl : public RecurrentImpl<GRUImpl, GRUOptions, at::Tensor> {
+ public:
+  GRUImpl(int64_t input_size, int64_t hidden_size) : GRUImpl(GRUOptions(input_size, hidden_size)) {}
+
+  /// @throws c10::ValueError if an option is out of range
+  explicit GRUImpl(const GRUOptions& options_) : RecurrentImpl(options_) { reset(); }
+
+ private:
+  friend RecurrentImpl;
+
+  static constexpr const char* kName = "GRU";
+  static constexpr int64_t kGates = 3;
+  static constexpr auto kLayers = gru_layers;
+};
+
+/// A holder of GRUImpl, like those of torch::nn: GRU rnn(32, 128); rnn->forward(input).
+TORCH_MODULE(GRU);
 
 }  // namespace lltm

@@ -1,5 +1,5 @@
-// Layers of a recurrent cell over whole sequences, as modules of torch::nn: what lltm::LLTM and
-// lltm::LSTM in lltm/nn.h have in common. Programs include lltm/nn.h.
+// Layers of a recurrent cell over whole sequences, as modules of torch::nn: what lltm::LSTM,
+// lltm::GRU and lltm::LLTM in lltm/nn.h have in common. Programs include lltm/nn.h.
 #pragma once
 
 #include <lltm/lltm.h>
@@ -16,26 +16,34 @@
 #include <ostream>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace lltm {
 
 /// Layers of a cell over whole sequences. They have the interface, the order of states and the
-/// dropout of torch::nn::LSTM, and take single sequences, lengths and resets as in Python.
+/// dropout of torch::nn::LSTM, or of torch::nn::GRU if h is the only state, and take single
+/// sequences, lengths and resets as in Python.
 ///
 /// Derived, the module, has
-///   kName                                   its name in messages
-///   parameter_shapes(features)              the names and shapes of the parameters of a layer and
-///                                           direction, in order, without the suffix `_l[k]`
-///   layers(input, parameters, arguments)    a call of its operator, with its results
-/// and calls reset() in its constructors. Options has the members of torch::nn::LSTMOptions,
-/// without projections.
-template <typename Derived, typename Options>
+///   kName    its name in messages
+///   kGates   the rows of its weights, in multiples of H
+///   kLayers  the function that runs all layers, such as lstm_layers()
+/// and calls reset() in its constructors. Its own reset_parameters() and parameter_shapes(), if it
+/// has them, take the place of these, which are those of torch::nn. Options has the members of
+/// torch::nn::GRUOptions.
+template <typename Derived,
+          typename Options,
+          typename ItsState = std::tuple<at::Tensor, at::Tensor>>
 class RecurrentImpl : public torch::nn::Cloneable<Derived> {
  public:
   using Tensor = at::Tensor;
-  using State = std::tuple<Tensor, Tensor>;
+  /// The pair of h and c, or of a GRU the tensor h.
+  using State = ItsState;
+  /// An initial state. std::nullopt, or of a GRU an undefined tensor, means zeros.
+  using InitialState =
+      std::conditional_t<std::is_same_v<State, Tensor>, Tensor, std::optional<State>>;
   using PackedSequence = torch::nn::utils::rnn::PackedSequence;
 
   /// Registers the parameters and initializes them.
@@ -58,48 +66,47 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
   /// Runs all layers, for T steps and a batch of N.
   ///
   /// @param input    (T, N, I), or (N, T, I) with batch_first; (T, I) for a single sequence
-  /// @param hx       (h_0, c_0), each (D * L, N, H), or (D * L, H) for a single sequence;
-  ///                 std::nullopt means zeros. c_0 may be float32 if the input is 16-bit; c_n is
-  ///                 then float32, too
+  /// @param hx       (h_0, c_0), or of a GRU h_0, each (D * L, N, H), or (D * L, H) for a single
+  ///                 sequence; zeros by default. c_0, or a GRU's h_0, may be float32 if the input
+  ///                 is 16-bit; c_n, or h_n, is then float32, too
   /// @param lengths  (N), int64 or int32, on input's device; (1) or () for a single sequence: the
   ///                 number of steps in each row. Values beyond a row's length are not read, and
   ///                 the output there is zero. Never copied to the host
   /// @param reset    (T, N), bool, on input's device; (N, T) with batch_first, (T) for a single
   ///                 sequence: where true, a new episode begins with this step. No state crosses
   ///                 the boundary between this step and the previous one, in either direction
-  /// @return output (T, N, D * H), (N, T, D * H) or (T, D * H), and (h_n, c_n), each (D * L, N, H)
-  ///         or (D * L, H): the state after the last step of each layer and, within a layer, of
-  ///         each direction
+  /// @return output (T, N, D * H), (N, T, D * H) or (T, D * H), and (h_n, c_n), or of a GRU h_n,
+  ///         each (D * L, N, H) or (D * L, H): the state after the last step of each layer and,
+  ///         within a layer, of each direction
   /// @throws c10::ValueError if input has the wrong number of dimensions or not the parameters'
   ///         dtype
   /// @throws c10::Error for any other mismatch of shape, dtype or device
   std::tuple<Tensor, State> forward(const Tensor& input,
-                                    const std::optional<State>& hx = {},
+                                    const InitialState& hx = {},
                                     const std::optional<Tensor>& lengths = {},
                                     const std::optional<Tensor>& reset = {}) {
-    const auto [output, h_n, c_n, states] = run(input, hx, lengths, reset, {});
-    return {output, {h_n, c_n}};
+    const auto [output, last, steps] = run(input, hx, lengths, reset, {});
+    return {output, last};
   }
 
  protected:
-  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(std::optional<State>())},
+  FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(InitialState())},
                            {2, torch::nn::AnyValue(std::optional<Tensor>())},
                            {3, torch::nn::AnyValue(std::optional<Tensor>())})
 
  public:
   /// As forward(), and also returns the states of all layers after every step.
   ///
-  /// @return output; (h_n, c_n); and (h, c), each (D * L, T, N, H), (D * L, N, T, H) with
-  ///         batch_first, (D * L, T, H) for a single sequence: before dropout, and zero beyond a
-  ///         row's length. All are differentiable
+  /// @return output; (h_n, c_n), or h_n; and (h, c), or h, each (D * L, T, N, H), (D * L, N, T, H)
+  ///         with batch_first, (D * L, T, H) for a single sequence: before dropout, and zero beyond
+  ///         a row's length. All are differentiable
   std::tuple<Tensor, State, State> states(const Tensor& input,
-                                          const std::optional<State>& hx = {},
+                                          const InitialState& hx = {},
                                           const std::optional<Tensor>& lengths = {},
                                           const std::optional<Tensor>& reset = {}) {
     LayersArguments arguments;
     arguments.keep = true;
-    const auto [output, h_n, c_n, states] = run(input, hx, lengths, reset, arguments);
-    return {output, {h_n, c_n}, {states[0], states[1]}};
+    return run(input, hx, lengths, reset, arguments);
   }
 
   /// As forward(), for a packed input: the lengths are the input's. It is padded for the call.
@@ -108,17 +115,31 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
   ///                 order of the batch before packing
   std::tuple<PackedSequence, State> forward_with_packed_input(
       const PackedSequence& input,
-      const std::optional<State>& hx = {},
+      const InitialState& hx = {},
       const std::optional<Tensor>& reset = {}) {
     checks::check_defined(Derived::kName, "data of a PackedSequence", input.data());
     LayersArguments arguments;
     arguments.batch_sizes = input.batch_sizes();
     arguments.sorted_indices = input.sorted_indices();
     arguments.unsorted_indices = input.unsorted_indices();
-    const auto [output, h_n, c_n, states] = run(input.data(), hx, {}, reset, arguments);
+    const auto [output, last, steps] = run(input.data(), hx, {}, reset, arguments);
     return {PackedSequence(
                 output, input.batch_sizes(), input.sorted_indices(), input.unsorted_indices()),
-            {h_n, c_n}};
+            last};
+  }
+
+  /// Reinitializes the parameters uniformly in +-1/sqrt(hidden_size).
+  void reset_parameters() {
+    const double bound = 1 / std::sqrt(static_cast<double>(options.hidden_size()));
+    for (Tensor& parameter : this->parameters(/*recurse=*/false)) {
+      torch::nn::init::uniform_(parameter, -bound, bound);
+    }
+  }
+
+  /// Prints the options: `lltm::LSTM(input_size=32, hidden_size=128, ...)`.
+  void pretty_print(std::ostream& stream) const override {
+    print_options(stream);
+    stream << ")";
   }
 
   /// Does nothing: the operator reads the parameters in place.
@@ -135,15 +156,20 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
 
   explicit RecurrentImpl(const Options& options_) : options(options_) {}
 
-  /// Initializes all parameters uniformly in +-1/sqrt(hidden_size).
-  void initialize_uniformly() {
-    const double bound = 1 / std::sqrt(static_cast<double>(options.hidden_size()));
-    for (Tensor& parameter : this->parameters(/*recurse=*/false)) {
-      torch::nn::init::uniform_(parameter, -bound, bound);
+  /// The names, without the suffix `_l[k]`, and the shapes of the parameters of a layer and
+  /// direction, in order.
+  NamedShapes parameter_shapes(int64_t features) const {
+    const int64_t rows = Derived::kGates * options.hidden_size();
+    NamedShapes shapes = {{"weight_ih", {rows, features}},
+                          {"weight_hh", {rows, options.hidden_size()}}};
+    if (options.bias()) {
+      shapes.push_back({"bias_ih", {rows}});
+      shapes.push_back({"bias_hh", {rows}});
     }
+    return shapes;
   }
 
-  /// Prints the options as torch::nn::LSTM does, without the closing parenthesis.
+  /// Prints the options as torch::nn does, without the closing parenthesis.
   void print_options(std::ostream& stream) const {
     const auto word = [](bool value) { return value ? "true" : "false"; };
     stream << "lltm::" << Derived::kName << "(input_size=" << options.input_size()
@@ -154,23 +180,28 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
   }
 
  private:
+  static constexpr bool kHasCellState = !std::is_same_v<State, Tensor>;
+
   Derived& derived() { return static_cast<Derived&>(*this); }
   const Derived& derived() const { return static_cast<const Derived&>(*this); }
 
   int64_t directions() const { return options.bidirectional() ? 2 : 1; }
 
-  /// Completes the arguments.
-  auto run(const Tensor& input,
-           const std::optional<State>& hx,
-           const std::optional<Tensor>& lengths,
-           const std::optional<Tensor>& reset,
-           LayersArguments arguments) const {
+  /// Completes the arguments. Returns output, the last state and, if it is kept, that of every
+  /// step.
+  std::tuple<Tensor, State, State> run(const Tensor& input,
+                                       const InitialState& hx,
+                                       const std::optional<Tensor>& lengths,
+                                       const std::optional<Tensor>& reset,
+                                       LayersArguments arguments) const {
     checks::check_defined(Derived::kName, "input", input);
     checks::check_given(Derived::kName, "lengths", lengths);
     checks::check_given(Derived::kName, "reset", reset);
     const std::vector<Tensor> parameters = all_weights();
     checks::check_dtype(Derived::kName, input, parameters[0].scalar_type());
-    if (hx) {
+    if constexpr (!kHasCellState) {
+      arguments.h0 = hx;
+    } else if (hx) {
       checks::check_pair(Derived::kName, *hx);
       std::tie(arguments.h0, arguments.c0) = *hx;
     }
@@ -180,7 +211,14 @@ class RecurrentImpl : public torch::nn::Cloneable<Derived> {
     arguments.batch_first = options.batch_first();
     arguments.dropout = this->is_training() ? options.dropout() : 0;
     arguments.bidirectional = options.bidirectional();
-    return Derived::layers(input, parameters, arguments);
+    const auto results = Derived::kLayers(input, parameters, arguments);
+    if constexpr (kHasCellState) {
+      const auto& [output, h_n, c_n, steps] = results;
+      return {output, {h_n, c_n}, arguments.keep ? State(steps[0], steps[1]) : State()};
+    } else {
+      const auto& [output, h_n, steps] = results;
+      return {output, h_n, arguments.keep ? steps[0] : State()};
+    }
   }
 
   void check_options() const {

@@ -1,4 +1,4 @@
-// The argument checks of lltm::LLTM and lltm::LSTM that their operators do not make. Messages begin
+// The argument checks of the modules in lltm/nn.h that their operators do not make. Messages begin
 // with the module's name. Programs include lltm/nn.h.
 #pragma once
 

@@ -19,6 +19,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -563,6 +564,9 @@ Results run_layers(const Tensor& input,
                    at::TensorList parameters,
                    const LayersArguments& arguments) {
   Layers<Cell> layers{arguments, parameters};
+  if constexpr (Cell::kStates == 1) {
+    layers.c0 = layers.h0;
+  }
   for (OptionalTensor* tensor : {&layers.h0,
                                  &layers.c0,
                                  &layers.lengths,
@@ -582,71 +586,95 @@ Results run_layers(const Tensor& input,
   return layers.batch_sizes ? run_packed(layers, input) : run_padded(layers, input);
 }
 
-template <typename Cell>
-Results kernel(const Tensor& input,
-               at::TensorList parameters,
-               const OptionalTensor& h0,
-               const OptionalTensor& c0,
-               const OptionalTensor& lengths,
-               const OptionalTensor& reset,
-               const OptionalTensor& batch_sizes,
-               const OptionalTensor& sorted_indices,
-               const OptionalTensor& unsorted_indices,
-               bool has_biases,
-               bool batch_first,
-               double dropout,
-               bool bidirectional,
-               bool keep) {
-  return run_layers<Cell>(input,
-                          parameters,
-                          {h0,
-                           c0,
-                           lengths,
-                           reset,
-                           batch_sizes,
-                           sorted_indices,
-                           unsorted_indices,
-                           has_biases,
-                           batch_first,
-                           dropout,
-                           bidirectional,
-                           keep});
-}
+/// The operator of all layers of a cell. CellState is the type of c0, if the schema has it.
+template <typename Cell, typename... CellState>
+struct LayersOperator {
+  using SchemaResults = std::
+      conditional_t<Cell::kStates == 2, Results, std::tuple<Tensor, Tensor, std::vector<Tensor>>>;
 
-std::tuple<Tensor, Tensor, std::vector<Tensor>> gru_kernel(const Tensor& input,
-                                                           at::TensorList parameters,
-                                                           const OptionalTensor& h0,
-                                                           const OptionalTensor& lengths,
-                                                           const OptionalTensor& reset,
-                                                           const OptionalTensor& batch_sizes,
-                                                           const OptionalTensor& sorted_indices,
-                                                           const OptionalTensor& unsorted_indices,
-                                                           bool has_biases,
-                                                           bool batch_first,
-                                                           double dropout,
-                                                           bool bidirectional,
-                                                           bool keep) {
-  const auto [output, h_n, c_n, states] = run_layers<GruLayers>(input,
-                                                                parameters,
-                                                                {h0,
-                                                                 h0,
-                                                                 lengths,
-                                                                 reset,
-                                                                 batch_sizes,
-                                                                 sorted_indices,
-                                                                 unsorted_indices,
-                                                                 has_biases,
-                                                                 batch_first,
-                                                                 dropout,
-                                                                 bidirectional,
-                                                                 keep});
-  return {output, c_n, states};
-}
+  static SchemaResults kernel(const Tensor& input,
+                           at::TensorList parameters,
+                           const OptionalTensor& h0,
+                           const CellState&... c0,
+                           const OptionalTensor& lengths,
+                           const OptionalTensor& reset,
+                           const OptionalTensor& batch_sizes,
+                           const OptionalTensor& sorted_indices,
+                           const OptionalTensor& unsorted_indices,
+                           bool has_biases,
+                           bool batch_first,
+                           double dropout,
+                           bool bidirectional,
+                           bool keep) {
+    const Results results = run_layers<Cell>(input,
+                                             parameters,
+                                             {h0,
+                                              OptionalTensor(c0...),
+                                              lengths,
+                                              reset,
+                                              batch_sizes,
+                                              sorted_indices,
+                                              unsorted_indices,
+                                              has_biases,
+                                              batch_first,
+                                              dropout,
+                                              bidirectional,
+                                              keep});
+    if constexpr (Cell::kStates == 2) {
+      return results;
+    } else {
+      const auto& [output, h_n, c_n, states] = results;
+      return {output, h_n, states};
+    }
+  }
+
+  /// Through the dispatcher.
+  static SchemaResults call(const char* name,
+                         const Tensor& input,
+                         at::TensorList parameters,
+                         const LayersArguments& arguments) {
+    static const auto handle =
+        c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<decltype(kernel)>();
+    const auto& [h0,
+                 c0,
+                 lengths,
+                 reset,
+                 batch_sizes,
+                 sorted_indices,
+                 unsorted_indices,
+                 has_biases,
+                 batch_first,
+                 dropout,
+                 bidirectional,
+                 keep] = arguments;
+    TORCH_CHECK(Cell::kStates == 2 || !is_given(c0),
+                Cell::kName,
+                ": expected c0 to be std::nullopt, because h0 is the only state");
+    return handle.call(input,
+                       parameters,
+                       h0,
+                       static_cast<const CellState&>(c0)...,
+                       lengths,
+                       reset,
+                       batch_sizes,
+                       sorted_indices,
+                       unsorted_indices,
+                       has_biases,
+                       batch_first,
+                       dropout,
+                       bidirectional,
+                       keep);
+  }
+};
+
+using LltmOperator = LayersOperator<LltmLayers, OptionalTensor>;
+using LstmOperator = LayersOperator<LstmLayers, OptionalTensor>;
+using GruOperator = LayersOperator<GruLayers>;
 
 void register_kernels(torch::Library& m) {
-  m.impl("lltm_layers", kernel<LltmLayers>);
-  m.impl("lstm_layers", kernel<LstmLayers>);
-  m.impl("gru_layers", gru_kernel);
+  m.impl("lltm_layers", LltmOperator::kernel);
+  m.impl("lstm_layers", LstmOperator::kernel);
+  m.impl("gru_layers", GruOperator::kernel);
 }
 
 }  // namespace
@@ -659,56 +687,22 @@ TORCH_LIBRARY_IMPL(lltm, FuncTorchBatchedDecomposition, m) {
   register_kernels(m);
 }
 
-namespace {
-
-template <typename Cell>
-Results call(const char* name,
-             const Tensor& input,
-             at::TensorList parameters,
-             const LayersArguments& arguments) {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow(name, "")
-                                 .template typed<decltype(kernel<Cell>)>();
-  const auto& [h0,
-               c0,
-               lengths,
-               reset,
-               batch_sizes,
-               sorted_indices,
-               unsorted_indices,
-               has_biases,
-               batch_first,
-               dropout,
-               bidirectional,
-               keep] = arguments;
-  return handle.call(input,
-                     parameters,
-                     h0,
-                     c0,
-                     lengths,
-                     reset,
-                     batch_sizes,
-                     sorted_indices,
-                     unsorted_indices,
-                     has_biases,
-                     batch_first,
-                     dropout,
-                     bidirectional,
-                     keep);
-}
-
-}  // namespace
-
 Results lltm_layers(const Tensor& input,
                     at::TensorList parameters,
                     const LayersArguments& arguments) {
-  return call<LltmLayers>("lltm::lltm_layers", input, parameters, arguments);
+  return LltmOperator::call("lltm::lltm_layers", input, parameters, arguments);
 }
 
 Results lstm_layers(const Tensor& input,
                     at::TensorList parameters,
                     const LayersArguments& arguments) {
-  return call<LstmLayers>("lltm::lstm_layers", input, parameters, arguments);
+  return LstmOperator::call("lltm::lstm_layers", input, parameters, arguments);
+}
+
+std::tuple<Tensor, Tensor, std::vector<Tensor>> gru_layers(const Tensor& input,
+                                                           at::TensorList parameters,
+                                                           const LayersArguments& arguments) {
+  return GruOperator::call("lltm::gru_layers", input, parameters, arguments);
 }
 
 }  // namespace lltm

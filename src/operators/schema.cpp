@@ -278,6 +278,51 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tenso
                                              output_mask));
 }
 
+std::tuple<at::Tensor, at::Tensor, at::Tensor> gru(const at::Tensor& input,
+                                                   const at::Tensor& weight_ih,
+                                                   const at::Tensor& weight_hh,
+                                                   const std::optional<at::Tensor>& bias_ih,
+                                                   const std::optional<at::Tensor>& bias_hh,
+                                                   const std::optional<at::Tensor>& h0,
+                                                   const std::optional<at::Tensor>& lengths,
+                                                   const std::optional<at::Tensor>& reset,
+                                                   bool reverse,
+                                                   bool keep) {
+  return op::Gru::call(
+      {input, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset}, reverse, keep);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> gru_backward(
+    const std::optional<at::Tensor>& grad_output,
+    const std::optional<at::Tensor>& grad_h_n,
+    const at::Tensor& output,
+    const at::Tensor& gates,
+    const at::Tensor& input,
+    const at::Tensor& weight_ih,
+    const at::Tensor& weight_hh,
+    const std::optional<at::Tensor>& bias_ih,
+    const std::optional<at::Tensor>& bias_hh,
+    const std::optional<at::Tensor>& h0,
+    const std::optional<at::Tensor>& lengths,
+    const std::optional<at::Tensor>& reset,
+    bool reverse,
+    std::array<bool, 6> output_mask) {
+  return or_undefined(op::GruBackward::call({grad_output,
+                                             grad_h_n,
+                                             output,
+                                             gates,
+                                             input,
+                                             weight_ih,
+                                             weight_hh,
+                                             bias_ih,
+                                             bias_hh,
+                                             h0,
+                                             lengths,
+                                             reset},
+                                            reverse,
+                                            output_mask));
+}
+
 const char* version() {
   return LLTM_VERSION;
 }

@@ -1,10 +1,11 @@
-"""The modules of torch::nn, lltm::LLTM and lltm::LSTM, compute what those in Python do, and share their checkpoints."""
+"""The modules in C++, lltm::LLTM, lltm::LSTM and lltm::GRU, compute what those in Python do, and share checkpoints."""
 
 from itertools import product
 
 import pytest
 import torch
 from lltm_testing.building import run
+from torch.utils._pytree import tree_leaves
 
 import lltm
 
@@ -26,13 +27,6 @@ def read_archive(path) -> dict[str, torch.Tensor]:
     return torch.jit.load(path).state_dict()
 
 
-def random_arguments(states: int) -> list[torch.Tensor]:
-    """input, h_0, c_0, lengths and reset, in float64."""
-    input = torch.randn(STEPS, BATCH, FEATURES)
-    h_0, c_0 = torch.randn(2, states, BATCH, HIDDEN)
-    return [input, h_0, c_0, torch.tensor([5, 0, 2, 4]), torch.rand(STEPS, BATCH) < 0.3]
-
-
 @pytest.fixture
 def float64():
     before = torch.get_default_dtype()
@@ -47,30 +41,31 @@ def test_results_gradients_and_checkpoints_are_those_of_python(tmp_path, float64
         pytest.skip("the C++ tests were not built")
     torch.manual_seed(1)
     expected = {}
-    cases = product((lltm.LLTM, lltm.LSTM), (1, 3), *4 * [(False, True)])
+    cases = product((lltm.LLTM, lltm.LSTM, lltm.GRU), (1, 3), *4 * [(False, True)])
     for number, (module, layers, bidirectional, bias, batch_first, given) in enumerate(cases):
         folder = tmp_path / module.__name__ / str(number)
         folder.mkdir(parents=True)
         options = {"bidirectional": bidirectional, "bias": bias, "batch_first": batch_first}
         rnn = module(FEATURES, HIDDEN, layers, **options)
-        input, h_0, c_0, lengths, reset = random_arguments(layers * (1 + bidirectional))
+        input, reset = torch.randn(STEPS, BATCH, FEATURES), torch.rand(STEPS, BATCH) < 0.3
         if batch_first:
             input, reset = (t.transpose(0, 1).contiguous() for t in (input, reset))
-        leaves = [*rnn.parameters(), *((input, h_0, c_0) if given else (input,))]
+        lengths = torch.tensor([5, 0, 2, 4])
+        hx = torch.randn(1 if module is lltm.GRU else 2, layers * (1 + bidirectional), BATCH, HIDDEN).unbind()
+        leaves = [*rnn.parameters(), input, *(hx if given else ())]
         for leaf in leaves:
             leaf.requires_grad_()
-        arguments = (input, (h_0, c_0), lengths, reset) if given else (input,)
-        output, last, states = rnn.states(*arguments)
-        results = [output, *last, *states]
+        arguments = (input, hx[0] if module is lltm.GRU else hx, lengths, reset) if given else (input,)
+        results = tree_leaves(rnn.states(*arguments))
         grad_outputs = [torch.randn_like(result) for result in results]
         gradients = torch.autograd.grad(results, leaves, grad_outputs)
         expected[folder] = rnn, [*results, *gradients]
         write_archive(folder / "python.pt", rnn.state_dict())
         write_archive(folder / "options.pt", [torch.tensor(value) for value in (layers, *options.values())])
-        write_archive(folder / "arguments.pt", [input, h_0, c_0, lengths, reset] if given else [input])
+        write_archive(folder / "arguments.pt", [input, *hx, lengths, reset] if given else [input])
         write_archive(folder / "grad_outputs.pt", grad_outputs)
 
-    run(program, "--gtest_filter=ModuleCheckpoint.IsExchangedWithPython", LLTM_CHECKPOINTS=tmp_path)
+    run(program, "--gtest_filter=Modules/*.ExchangeCheckpointsWithPython", LLTM_CHECKPOINTS=tmp_path)
 
     for folder, (rnn, tensors) in expected.items():
         for actual, tensor in zip(read_archive(folder / "results.pt").values(), tensors, strict=True):

@@ -1,5 +1,6 @@
-// lltm::LLTM, the module of torch::nn: the conventions of torch::nn::LSTM, errors, and checkpoints.
-// test_cpp_module.py compares its results and gradients, and lltm::LSTM's, with those in Python.
+// lltm::LLTM, lltm::LSTM and lltm::GRU, modules of torch::nn: its conventions, its own LSTM and GRU
+// in float64, errors, and checkpoints. test_cpp_module.py compares results and gradients with those
+// in Python.
 #include "lltm/nn.h"
 #include "lltm_testing/cell_reference.h"
 
@@ -14,17 +15,18 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <sstream>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 namespace lltm::test::nn {
 namespace {
 
-using State = LLTMImpl::State;
 using torch::nn::utils::rnn::pack_padded_sequence;
 using torch::nn::utils::rnn::PackedSequence;
 
@@ -33,119 +35,319 @@ constexpr int64_t kBatch = 4;
 constexpr int64_t kFeatures = 3;
 constexpr int64_t kHidden = 6;
 
-/// The arguments of a call, in float64, time first.
-struct Call {
-  at::Tensor input;
-  std::optional<State> hx;
-  std::optional<at::Tensor> lengths;
-  std::optional<at::Tensor> reset;
+template <typename Module>
+using Implementation = typename Module::ContainedType;
+template <typename Module>
+using Options = decltype(Implementation<Module>::options);
+template <typename Module>
+using State = typename Implementation<Module>::State;
+template <typename Module>
+using InitialState = typename Implementation<Module>::InitialState;
+
+/// A module's name, and what it replaces.
+template <typename Module>
+struct About;
+template <>
+struct About<LLTM> {
+  static constexpr const char* kName = "LLTM";
 };
+template <>
+struct About<LSTM> {
+  static constexpr const char* kName = "LSTM";
+  using Torchs = torch::nn::LSTM;
+};
+template <>
+struct About<GRU> {
+  static constexpr const char* kName = "GRU";
+  using Torchs = torch::nn::GRU;
+};
+
+struct Names {
+  template <typename Module>
+  static std::string GetName(int /*index*/) {
+    return About<Module>::kName;
+  }
+};
+
+template <typename Module>
+class Modules : public testing::Test {};
+using AllModules = testing::Types<LLTM, LSTM, GRU>;
+TYPED_TEST_SUITE(Modules, AllModules, Names);
+
+template <typename Module>
+class ModulesOfTorch : public testing::Test {};
+using WithACounterpart = testing::Types<LSTM, GRU>;
+TYPED_TEST_SUITE(ModulesOfTorch, WithACounterpart, Names);
 
 at::Tensor random(at::IntArrayRef sizes) {
   return at::randn(sizes, at::kDouble);
 }
 
-Call random_call(const LLTMOptions& options) {
-  const int64_t states = options.num_layers() * (options.bidirectional() ? 2 : 1);
-  return {random({kSteps, kBatch, kFeatures}),
-          State{random({states, kBatch, kHidden}), random({states, kBatch, kHidden})},
-          at::tensor({5, 0, 2, 4}, at::kLong),
-          at::rand({kSteps, kBatch}) < 0.3};
+/// The state of h and c, or of a GRU the one that is carried.
+template <typename Module>
+State<Module> make_state(const at::Tensor& h, const at::Tensor& c) {
+  if constexpr (std::is_same_v<State<Module>, at::Tensor>) {
+    return c;
+  } else {
+    return {h, c};
+  }
 }
 
-LLTM random_module(const LLTMOptions& options) {
-  LLTM module(options);
+std::vector<at::Tensor> tensors_of(const at::Tensor& h) {
+  return {h};
+}
+std::vector<at::Tensor> tensors_of(const std::tuple<at::Tensor, at::Tensor>& state) {
+  return {std::get<0>(state), std::get<1>(state)};
+}
+
+/// The same row of all tensors.
+template <typename Module>
+State<Module> select_row(const State<Module>& state, int64_t dim, int64_t row) {
+  const auto tensors = tensors_of(state);
+  return make_state<Module>(tensors.front().select(dim, row), tensors.back().select(dim, row));
+}
+
+template <typename ItsState>
+void expect_close_states(const ItsState& actual, const ItsState& expected, const char* what) {
+  const auto tensors = tensors_of(actual), others = tensors_of(expected);
+  for (size_t k = 0; k < tensors.size(); ++k) {
+    expect_close(tensors[k], others[k], what + std::to_string(k));
+  }
+}
+
+/// The arguments of a call, in float64.
+template <typename Module>
+struct Call {
+  at::Tensor input;
+  std::optional<State<Module>> hx;
+  std::optional<at::Tensor> lengths;
+  std::optional<at::Tensor> reset;
+
+  InitialState<Module> initial() const {
+    return hx ? InitialState<Module>(*hx) : InitialState<Module>();
+  }
+};
+
+/// With all arguments, or with the input alone.
+template <typename Module>
+Call<Module> random_call(const Options<Module>& options, bool all_arguments) {
+  const auto in_order = [&](const at::Tensor& tensor) {
+    return options.batch_first() ? tensor.transpose(0, 1) : tensor;
+  };
+  const at::Tensor input = in_order(random({kSteps, kBatch, kFeatures}));
+  if (!all_arguments) {
+    return {input, {}, {}, {}};
+  }
+  const int64_t states = options.num_layers() * (options.bidirectional() ? 2 : 1);
+  return {input,
+          make_state<Module>(random({states, kBatch, kHidden}), random({states, kBatch, kHidden})),
+          at::tensor({5, 0, 2, 4}, at::kLong),
+          in_order(at::rand({kSteps, kBatch}) < 0.3)};
+}
+
+/// A module in float64.
+template <typename Module, typename ItsOptions>
+Module seeded(const ItsOptions& options) {
+  at::manual_seed(1);
+  Module module(options);
   module->to(at::kDouble);
   return module;
 }
 
-using ModuleCase =
-    std::tuple<int64_t, bool, bool, bool>;  // layers, directions, bias, all arguments
-
-class Module : public testing::TestWithParam<ModuleCase> {
- protected:
-  LLTMOptions options() const {
-    return LLTMOptions(kFeatures, kHidden)
-        .num_layers(std::get<0>(GetParam()))
-        .bidirectional(std::get<1>(GetParam()))
-        .bias(std::get<2>(GetParam()));
+/// Tests a module with all combinations of these options, and of arguments.
+template <typename Module, typename Test>
+void for_each_call(const Test& test) {
+  for (int k = 0; k < 32; ++k) {
+    const auto options = Options<Module>(kFeatures, kHidden)
+                             .num_layers((k & 1) != 0 ? 3 : 1)
+                             .bidirectional((k & 2) != 0)
+                             .bias((k & 4) != 0)
+                             .batch_first((k & 8) != 0);
+    const bool all_arguments = (k & 16) != 0;
+    const auto module = seeded<Module>(options);
+    SCOPED_TRACE(c10::str(*module, all_arguments ? " with all arguments" : ""));
+    test(module, random_call<Module>(options, all_arguments));
   }
-
-  Call call() const {
-    const Call call = random_call(options());
-    return std::get<3>(GetParam()) ? call : Call{call.input, {}, {}, {}};
-  }
-};
-
-TEST_P(Module, TakesASingleSequence) {
-  at::manual_seed(4);
-  LLTM module = random_module(options());
-  const auto [input, hx, lengths, reset] = call();
-  const auto row = [](const auto& argument, int64_t dim) {
-    return argument ? std::optional(argument->select(dim, 2)) : std::nullopt;
-  };
-  std::optional<State> hx_of_row;
-  if (hx) {
-    hx_of_row = {std::get<0>(*hx).select(1, 2), std::get<1>(*hx).select(1, 2)};
-  }
-  const auto [output, state, states] = module->states(input, hx, lengths, reset);
-  const auto [output_of_row, state_of_row, states_of_row] =
-      module->states(input.select(1, 2), hx_of_row, row(lengths, 0), row(reset, 1));
-  expect_close(output_of_row, output.select(1, 2), "output");
-  expect_close(std::get<0>(state_of_row), std::get<0>(state).select(1, 2), "h_n");
-  expect_close(std::get<1>(state_of_row), std::get<1>(state).select(1, 2), "c_n");
-  expect_close(std::get<0>(states_of_row), std::get<0>(states).select(2, 2), "h");
-  expect_close(std::get<1>(states_of_row), std::get<1>(states).select(2, 2), "c");
 }
 
-TEST_P(Module, TakesAPackedSequence) {
-  at::manual_seed(5);
-  LLTM module = random_module(options());
-  const auto [input, hx, no_lengths, reset] = call();
-  const at::Tensor lengths = at::tensor({2, 5, 1, 5}, at::kLong);
-  const PackedSequence packed =
-      pack_padded_sequence(input, lengths, /*batch_first=*/false, /*enforce_sorted=*/false);
-  const auto [output, state] = module->forward(input, hx, lengths, reset);
-  const auto [packed_output, packed_state] = module->forward_with_packed_input(packed, hx, reset);
-  const PackedSequence expected =
-      pack_padded_sequence(output, lengths, /*batch_first=*/false, /*enforce_sorted=*/false);
-  expect_close(packed_output.data(), expected.data(), "output");
-  EXPECT_TRUE(packed_output.batch_sizes().equal(packed.batch_sizes()));
-  EXPECT_TRUE(packed_output.sorted_indices().equal(packed.sorted_indices()));
-  EXPECT_TRUE(packed_output.unsorted_indices().equal(packed.unsorted_indices()));
-  expect_close(std::get<0>(packed_state), std::get<0>(state), "h_n");
-  expect_close(std::get<1>(packed_state), std::get<1>(state), "c_n");
-}
-
-TEST_P(Module, ClonesAreIndependent) {
-  LLTM module = random_module(options());
-  LLTM copy(std::dynamic_pointer_cast<LLTMImpl>(module->clone()));
-  const at::Tensor input = random({kSteps, kBatch, kFeatures});
-  const at::Tensor before = std::get<0>(module->forward(input));
-  EXPECT_TRUE(std::get<0>(copy->forward(input)).equal(before));
-  {
-    const at::NoGradGuard no_grad;
-    for (at::Tensor& parameter : copy->parameters()) {
-      parameter.zero_();
+TYPED_TEST(Modules, TakeASingleSequence) {
+  for_each_call<TypeParam>([](TypeParam module, const Call<TypeParam>& call) {
+    const int64_t row = 2, of_batch = module->options.batch_first() ? 0 : 1;
+    Call<TypeParam> of_row{call.input.select(of_batch, row), {}, {}, {}};
+    if (call.hx) {
+      of_row = {of_row.input,
+                select_row<TypeParam>(*call.hx, 1, row),
+                call.lengths->select(0, row),
+                call.reset->select(of_batch, row)};
     }
-  }
-  EXPECT_TRUE(std::get<0>(module->forward(input)).equal(before));
-  EXPECT_EQ(std::get<0>(copy->forward(input)).abs().max().item<double>(), 0);
+    const auto [output, last, steps] =
+        module->states(call.input, call.initial(), call.lengths, call.reset);
+    const auto [output_of_row, last_of_row, steps_of_row] =
+        module->states(of_row.input, of_row.initial(), of_row.lengths, of_row.reset);
+    expect_close(output_of_row, output.select(of_batch, row), "output");
+    expect_close_states(last_of_row, select_row<TypeParam>(last, 1, row), "last state ");
+    expect_close_states(steps_of_row, select_row<TypeParam>(steps, 1 + of_batch, row), "states ");
+  });
 }
 
-std::string module_case_name(const testing::TestParamInfo<ModuleCase>& info) {
-  const auto [layers, bidirectional, bias, all_arguments] = info.param;
-  return std::to_string(layers) + "Layers" + (bidirectional ? "BothDirections" : "OneDirection") +
-         (bias ? "" : "NoBias") + (all_arguments ? "AllArguments" : "");
+TYPED_TEST(Modules, TakeAPackedSequence) {
+  for_each_call<TypeParam>([](TypeParam module, const Call<TypeParam>& call) {
+    const at::Tensor lengths = at::tensor({2, 5, 1, 5}, at::kLong);
+    const auto pack = [&](const at::Tensor& padded) {
+      return pack_padded_sequence(
+          padded, lengths, module->options.batch_first(), /*enforce_sorted=*/false);
+    };
+    const PackedSequence packed = pack(call.input);
+    const auto [output, last] = module->forward(call.input, call.initial(), lengths, call.reset);
+    const auto [packed_output, packed_last] =
+        module->forward_with_packed_input(packed, call.initial(), call.reset);
+    expect_close(packed_output.data(), pack(output).data(), "output");
+    EXPECT_TRUE(packed_output.batch_sizes().equal(packed.batch_sizes()));
+    EXPECT_TRUE(packed_output.sorted_indices().equal(packed.sorted_indices()));
+    EXPECT_TRUE(packed_output.unsorted_indices().equal(packed.unsorted_indices()));
+    expect_close_states(packed_last, last, "last state ");
+  });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Of,
-    Module,
-    testing::Combine(testing::Values(1, 3), testing::Bool(), testing::Bool(), testing::Bool()),
-    module_case_name);
+TYPED_TEST(Modules, HaveIndependentClones) {
+  for_each_call<TypeParam>([](TypeParam module, const Call<TypeParam>& call) {
+    TypeParam copy(std::dynamic_pointer_cast<Implementation<TypeParam>>(module->clone()));
+    const at::Tensor before = std::get<0>(module->forward(call.input));
+    EXPECT_TRUE(std::get<0>(copy->forward(call.input)).equal(before));
+    {
+      const at::NoGradGuard no_grad;
+      for (at::Tensor& parameter : copy->parameters()) {
+        parameter.zero_();
+      }
+    }
+    EXPECT_TRUE(std::get<0>(module->forward(call.input)).equal(before));
+    EXPECT_EQ(std::get<0>(copy->forward(call.input)).abs().max().template item<double>(), 0);
+  });
+}
 
-TEST(ModuleParameters, HaveTheNamesAndOrderOfPython) {
+TYPED_TEST(Modules, MoveToAnotherDtype) {
+  TypeParam module(3, 4);
+  module->to(at::kDouble);
+  EXPECT_EQ(std::get<0>(module->forward(random({2, 1, 3}))).scalar_type(), at::kDouble);
+  module->to(at::kBFloat16);
+  // A state in float32 carries that of a stream exactly.
+  const auto hx = make_state<TypeParam>(at::zeros({1, 1, 4}, at::kBFloat16), at::zeros({1, 1, 4}));
+  const auto [output, last] = module->forward(at::randn({2, 1, 3}, at::kBFloat16), hx);
+  EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+  EXPECT_EQ(tensors_of(last).back().scalar_type(), at::kFloat);
+  module->reset_parameters();
+  EXPECT_EQ(module->parameters()[0].scalar_type(), at::kBFloat16);
+}
+
+TYPED_TEST(Modules, ApplyDropoutBetweenLayersInTrainingOnly) {
+  TypeParam module(Options<TypeParam>(3, 4).num_layers(2).dropout(1));
+  const at::Tensor input = at::randn({kSteps, kBatch, 3});
+  // Without the first layer's output, the second layer runs on zeros: all rows are equal.
+  const at::Tensor output = std::get<0>(module->forward(input));
+  EXPECT_TRUE(output.select(1, 0).equal(output.select(1, 1)));
+  // The states are those before dropout.
+  const at::Tensor h = tensors_of(std::get<2>(module->states(input)))[0];
+  EXPECT_GT(h[0].abs().min().item<double>(), 0);
+  module->eval();
+  const at::Tensor evaluated = std::get<0>(module->forward(input));
+  EXPECT_FALSE(evaluated.select(1, 0).equal(evaluated.select(1, 1)));
+}
+
+TYPED_TEST(Modules, TakeTheirDefaultArgumentsInSequential) {
+  TypeParam module(3, 4);
+  torch::nn::Sequential model(torch::nn::Linear(2, 3), module);
+  const at::Tensor input = at::randn({kSteps, kBatch, 2});
+  const auto [output, last] = model->forward<std::tuple<at::Tensor, State<TypeParam>>>(input);
+  EXPECT_EQ(output.sizes(), (std::vector<int64_t>{kSteps, kBatch, 4}));
+  const auto names = model->named_parameters().keys();
+  ASSERT_EQ(names.size(), 2 + module->all_weights().size());
+  EXPECT_EQ(names[2], "1." + module->named_parameters().keys()[0]);
+}
+
+TYPED_TEST(Modules, PrintTheirOptions) {
+  const auto options = Options<TypeParam>(3, 4).num_layers(2).dropout(0.5).bidirectional(true);
+  const std::string name = About<TypeParam>::kName;
+  EXPECT_EQ(c10::str(*TypeParam(options)),
+            "lltm::" + name +
+                "(input_size=3, hidden_size=4, num_layers=2, bias=true, batch_first=false, "
+                "dropout=0.5, bidirectional=true)");
+}
+
+TYPED_TEST(ModulesOfTorch, HaveItsParametersAfterTheSameSeedAndPrintAsItDoes) {
+  using Torchs = typename About<TypeParam>::Torchs;
+  for_each_call<TypeParam>([](TypeParam ours, const Call<TypeParam>& /*call*/) {
+    const auto torchs = seeded<Torchs>(ours->options);
+    ours->flatten_parameters();
+    const auto parameters = ours->named_parameters();
+    const auto expected = torchs->named_parameters();
+    EXPECT_EQ(parameters.keys(), expected.keys());
+    for (const auto& item : expected) {
+      EXPECT_TRUE(parameters[item.key()].equal(item.value())) << item.key();
+      EXPECT_TRUE(parameters[item.key()].requires_grad()) << item.key();
+    }
+    ASSERT_EQ(ours->all_weights().size(), torchs->all_weights().size());
+    for (size_t k = 0; k < ours->all_weights().size(); ++k) {
+      EXPECT_TRUE(ours->all_weights()[k].equal(torchs->all_weights()[k])) << k;
+    }
+    EXPECT_EQ("torch::nn" + c10::str(*ours).substr(4), c10::str(*torchs));
+  });
+}
+
+TYPED_TEST(ModulesOfTorch, TakeAPackedSequenceAsItDoes) {
+  using Torchs = typename About<TypeParam>::Torchs;
+  for_each_call<TypeParam>([](TypeParam ours, const Call<TypeParam>& call) {
+    auto torchs = seeded<Torchs>(ours->options);
+    const auto packed = pack_padded_sequence(call.input,
+                                             at::tensor({2, 5, 1, 4}, at::kLong),
+                                             ours->options.batch_first(),
+                                             /*enforce_sorted=*/false);
+    const auto [output, last] = ours->forward_with_packed_input(packed, call.initial());
+    const auto [expected, expected_last] =
+        torchs->forward_with_packed_input(packed, call.initial());
+    expect_close(output.data(), expected.data(), "output");
+    expect_close_states(last, expected_last, "last state ");
+  });
+}
+
+TYPED_TEST(ModulesOfTorch, LoadWhatItHasSavedAndTheReverse) {
+  using Torchs = typename About<TypeParam>::Torchs;
+  for_each_call<TypeParam>([](TypeParam ours, const Call<TypeParam>& call) {
+    auto torchs = seeded<Torchs>(ours->options);
+    auto returned = seeded<Torchs>(ours->options);
+    torchs->reset_parameters();
+    std::stringstream from_torch, to_torch;
+    torch::save(torchs, from_torch);
+    torch::load(ours, from_torch);
+    torch::save(ours, to_torch);
+    torch::load(returned, to_torch);
+    for (const auto& item : torchs->named_parameters()) {
+      EXPECT_TRUE(ours->named_parameters()[item.key()].equal(item.value())) << item.key();
+      EXPECT_TRUE(returned->named_parameters()[item.key()].equal(item.value())) << item.key();
+    }
+    const auto [output, last] = ours->forward(call.input, call.initial());
+    const auto [expected, expected_last] = torchs->forward(call.input, call.initial());
+    expect_close(output, expected, "output");
+    expect_close_states(last, expected_last, "last state ");
+  });
+}
+
+TEST(LSTMModule, HasTwoTensorsForTheGradientsOfItsBiases) {
+  auto rnn = seeded<LSTM>(LSTMOptions(kFeatures, kHidden));
+  const auto named = rnn->named_parameters();
+  const auto output = std::get<0>(rnn->forward(random({kSteps, kBatch, kFeatures})));
+  const auto gradients =
+      torch::autograd::grad({output.sum()}, {named["bias_ih_l0"], named["bias_hh_l0"]});
+  EXPECT_TRUE(at::equal(gradients[0], gradients[1]));
+  EXPECT_NE(gradients[0].data_ptr(), gradients[1].data_ptr());
+}
+
+TEST(LSTMModule, HasNoProjections) {
+  expect_error<c10::NotImplementedError>(
+      [] { LSTM module(LSTMOptions(3, 4).proj_size(2)); },
+      "LSTM: there are no projections, proj_size must be 0, got 2: keep torch::nn::LSTM");
+}
+
+TEST(LLTMModule, HasTheParametersOfPython) {
   LLTM module(LLTMOptions(3, 4).num_layers(2).bidirectional(true));
   using Sizes = std::vector<int64_t>;
   const std::vector<std::pair<std::string, Sizes>> expected = {{"weights_l0", {12, 7}},
@@ -183,7 +385,7 @@ void expect_initialized(LLTM& module, double leak) {
   }
 }
 
-TEST(ModuleParameters, AreInitializedWithALeak) {
+TEST(LLTMModule, IsInitializedWithALeak) {
   at::manual_seed(6);
   const auto options = LLTMOptions(3, 4).num_layers(2).bidirectional(true);
   EXPECT_EQ(options.leak(), 2);
@@ -203,97 +405,52 @@ TEST(ModuleParameters, AreInitializedWithALeak) {
   expect_initialized(copy, 0);
 }
 
-TEST(ModuleParameters, MoveToAnotherDtypeAndKeepTheirPlace) {
-  LLTM module(3, 4);
-  module->to(at::kDouble);
-  EXPECT_EQ(std::get<0>(module->forward(random({2, 1, 3}))).scalar_type(), at::kDouble);
-  module->to(at::kBFloat16);
-  // c_0 in float32 carries a stream's state exactly.
-  const State hx{at::zeros({1, 1, 4}, at::kBFloat16), at::zeros({1, 1, 4})};
-  const auto [output, state] = module->forward(at::randn({2, 1, 3}, at::kBFloat16), hx);
-  EXPECT_EQ(output.scalar_type(), at::kBFloat16);
-  EXPECT_EQ(std::get<1>(state).scalar_type(), at::kFloat);
-  module->reset_parameters();
-  EXPECT_EQ(module->parameters()[0].scalar_type(), at::kBFloat16);
-}
-
-TEST(ModuleDropout, ActsBetweenLayersInTrainingOnly) {
-  LLTM module(LLTMOptions(3, 4).num_layers(2).dropout(1));
-  const at::Tensor input = at::randn({kSteps, kBatch, 3});
-  // Without the first layer's output, the second layer runs on zeros: all rows are equal.
-  const at::Tensor output = std::get<0>(module->forward(input));
-  EXPECT_TRUE(output.select(1, 0).equal(output.select(1, 1)));
-  // The states are those before dropout.
-  const State states = std::get<2>(module->states(input));
-  EXPECT_GT(std::get<0>(states)[0].abs().min().item<double>(), 0);
-  module->eval();
-  const at::Tensor evaluated = std::get<0>(module->forward(input));
-  EXPECT_FALSE(evaluated.select(1, 0).equal(evaluated.select(1, 1)));
-}
-
-TEST(ModuleInSequential, TakesItsDefaultArguments) {
-  torch::nn::Sequential model(torch::nn::Linear(2, 3), LLTM(3, 4));
-  const auto [output, state] =
-      model->forward<std::tuple<at::Tensor, State>>(at::randn({kSteps, kBatch, 2}));
-  EXPECT_EQ(output.sizes(), (std::vector<int64_t>{kSteps, kBatch, 4}));
-  EXPECT_EQ(model->named_parameters().size(), 4);
-  EXPECT_TRUE(model->named_parameters().contains("1.weights_l0"));
-}
-
-TEST(ModulePrinting, ShowsTheOptionsAsLSTMDoes) {
-  std::ostringstream ours, lstm;
-  ours << LLTM(LLTMOptions(3, 4).num_layers(2).dropout(0.5).bidirectional(true));
-  lstm << torch::nn::LSTM(
-      torch::nn::LSTMOptions(3, 4).num_layers(2).dropout(0.5).bidirectional(true));
-  EXPECT_EQ(ours.str(),
-            "lltm::LLTM(input_size=3, hidden_size=4, num_layers=2, bias=true, batch_first=false, "
-            "dropout=0.5, bidirectional=true)");
-  EXPECT_EQ(ours.str().substr(ours.str().find('(')), lstm.str().substr(lstm.str().find('(')));
-  std::ostringstream with_leak;
-  with_leak << LLTM(LLTMOptions(3, 4).leak(0.5));
-  EXPECT_EQ(with_leak.str(),
+TEST(LLTMModule, PrintsAnotherLeak) {
+  EXPECT_EQ(c10::str(*LLTM(LLTMOptions(3, 4).leak(0.5))),
             "lltm::LLTM(input_size=3, hidden_size=4, num_layers=1, bias=true, batch_first=false, "
             "dropout=0, bidirectional=false, leak=0.5)");
 }
 
-TEST(ModuleErrors, OfOptions) {
-  const std::vector<std::pair<LLTMOptions, std::string>> wrong = {
-      {LLTMOptions(0, 4), "input_size must be greater than zero, got 0"},
-      {LLTMOptions(3, -4), "hidden_size must be greater than zero, got -4"},
-      {LLTMOptions(3, 4).num_layers(0), "num_layers must be greater than zero, got 0"},
-      {LLTMOptions(3, 4).dropout(1.5), "dropout should be a number in range [0, 1], got 1.5"},
-      {LLTMOptions(3, 4).dropout(-1), "dropout should be a number in range [0, 1], got -1"},
-      {LLTMOptions(3, 4).dropout(NAN), "dropout should be a number in range [0, 1], got nan"}};
-  for (const auto& [options, message] : wrong) {
-    expect_error<c10::ValueError>([&, o = options] { LLTM module(o); }, "LLTM: " + message);
+// The errors begin with the module's name.
+
+TYPED_TEST(Modules, RefuseOptions) {
+  const auto options = [] { return Options<TypeParam>(3, 4); };
+  const std::vector<std::pair<Options<TypeParam>, std::string>> wrong = {
+      {Options<TypeParam>(0, 4), "input_size must be greater than zero, got 0"},
+      {Options<TypeParam>(3, -4), "hidden_size must be greater than zero, got -4"},
+      {options().num_layers(0), "num_layers must be greater than zero, got 0"},
+      {options().dropout(1.5), "dropout should be a number in range [0, 1], got 1.5"},
+      {options().dropout(-1), "dropout should be a number in range [0, 1], got -1"},
+      {options().dropout(NAN), "dropout should be a number in range [0, 1], got nan"}};
+  for (const auto& [given, message] : wrong) {
+    expect_error<c10::ValueError>([&, o = given] { TypeParam module(o); },
+                                  About<TypeParam>::kName + (": " + message));
   }
 }
 
-TEST(ModuleErrors, DropoutOfOneLayerWarns) {
+TYPED_TEST(Modules, WarnOfDropoutInOneLayer) {
   struct Recorder : c10::WarningHandler {
     void process(const c10::Warning& warning) override { messages.push_back(warning.msg()); }
     std::vector<std::string> messages;
   } recorder;
   const c10::WarningUtils::WarningHandlerGuard guard(&recorder);
-  LLTM quiet(LLTMOptions(3, 4).num_layers(2).dropout(0.5));
+  TypeParam quiet(Options<TypeParam>(3, 4).num_layers(2).dropout(0.5));
   EXPECT_TRUE(recorder.messages.empty());
-  LLTM module(LLTMOptions(3, 4).dropout(0.5));
+  TypeParam module(Options<TypeParam>(3, 4).dropout(0.5));
   ASSERT_EQ(recorder.messages.size(), 1);
   EXPECT_EQ(recorder.messages[0],
-            "LLTM: dropout acts between layers, so non-zero dropout expects num_layers greater "
-            "than 1, but got dropout=0.5 and num_layers=1");
+            std::string(About<TypeParam>::kName) +
+                ": dropout acts between layers, so non-zero dropout expects num_layers greater "
+                "than 1, but got dropout=0.5 and num_layers=1");
 }
 
-TEST(ModuleErrors, OfArguments) {
-  LLTM module(LLTMOptions(3, 4).num_layers(2));
+TYPED_TEST(Modules, RefuseArguments) {
+  const std::string name = About<TypeParam>::kName;
+  TypeParam module(Options<TypeParam>(3, 4).num_layers(2));
   const auto zeros = [](at::IntArrayRef sizes) { return at::zeros(sizes); };
-  const auto state = [](at::IntArrayRef sizes) {
-    return State{at::zeros(sizes), at::zeros(sizes)};
-  };
   const at::Tensor input = zeros({5, 2, 3});
-  const at::Tensor no_reset = at::zeros({2, 5}, at::kBool);
   const auto value_error = [&](const at::Tensor& wrong, const std::string& message) {
-    expect_error<c10::ValueError>([&] { module->forward(wrong); }, "LLTM: " + message);
+    expect_error<c10::ValueError>([&] { module->forward(wrong); }, name + ": " + message);
   };
   value_error(zeros({3}), "Expected input to be 2D or 3D, got 1D instead");
   value_error(zeros({5, 2, 1, 3}), "Expected input to be 2D or 3D, got 4D instead");
@@ -307,38 +464,71 @@ TEST(ModuleErrors, OfArguments) {
   value_error(input.to(at::kLong), "input dtype (torch::kLong" + mismatch);
 
   const auto error = [&](const std::string& message, auto&&... arguments) {
-    expect_error([&] { module->forward(arguments...); }, "LLTM: " + message);
+    expect_error([&] { module->forward(arguments...); }, name + ": " + message);
   };
-  const std::optional<State> no_state;
+  const InitialState<TypeParam> zero_state{};
   const std::optional<at::Tensor> no_lengths;
   error("input.size(-1) must be equal to input_size. Expected 3, got 4", zeros({5, 2, 4}));
   error("input.size(-1) must be equal to input_size. Expected 3, got 4", zeros({5, 4}));
-  error("Expected reset size [5, 2], got [2, 5]", input, no_state, no_lengths, no_reset);
-  error("Expected hidden[0] size [2, 2, 4], got [1, 2, 4]", input, state({1, 2, 4}));
-  error("Expected hidden[1] size [2, 2, 4], got [2, 2, 3]",
+  error("Expected reset size [5, 2], got [2, 5]",
         input,
-        State{zeros({2, 2, 4}), zeros({2, 2, 3})});
-  error("For batched 3-D input, hx and cx should also be 3-D but got (2-D, 2-D) tensors",
-        input,
-        state({2, 4}));
-  error("For unbatched 2-D input, hx and cx should also be 2-D but got (3-D, 3-D) tensors",
-        zeros({5, 3}),
-        state({2, 1, 4}));
-  error("Expected hidden[0] size [2, 1, 4], got [2, 1, 5]", zeros({5, 3}), state({2, 5}));
-  error("expected hx to be the pair (h_0, c_0), got an undefined tensor",
-        input,
-        State{zeros({2, 2, 4}), {}});
+        zero_state,
+        no_lengths,
+        at::zeros({2, 5}, at::kBool));
   const std::optional<at::Tensor> undefined = at::Tensor();
   error("expected input to be a tensor, got an undefined tensor", at::Tensor());
   const std::string optional = " to be a tensor or std::nullopt, got an undefined tensor";
-  error("expected lengths" + optional, input, no_state, undefined);
-  error("expected reset" + optional, input, no_state, no_lengths, undefined);
+  error("expected lengths" + optional, input, zero_state, undefined);
+  error("expected reset" + optional, input, zero_state, no_lengths, undefined);
 }
 
-TEST(ModuleErrors, OfPackedInputs) {
-  LLTM module(3, 4);
+TEST(LSTMModule, RefusesStates) {
+  using Pair = State<LSTM>;
+  LSTM module(LSTMOptions(3, 4).num_layers(2));
+  const at::Tensor input = at::zeros({5, 2, 3});
+  const auto pair = [](at::IntArrayRef sizes) { return Pair{at::zeros(sizes), at::zeros(sizes)}; };
+  const auto error = [&](const at::Tensor& input, const Pair& hx, const std::string& message) {
+    expect_error([&] { module->forward(input, hx); }, "LSTM: " + message);
+  };
+  error(input, pair({1, 2, 4}), "Expected hidden[0] size [2, 2, 4], got [1, 2, 4]");
+  error(input,
+        {at::zeros({2, 2, 4}), at::zeros({2, 2, 3})},
+        "Expected hidden[1] size [2, 2, 4], got [2, 2, 3]");
+  error(input,
+        pair({2, 4}),
+        "For batched 3-D input, hx and cx should also be 3-D but got (2-D, 2-D) tensors");
+  error(input[0],
+        pair({2, 1, 4}),
+        "For unbatched 2-D input, hx and cx should also be 2-D but got (3-D, 3-D) tensors");
+  error(input[0], pair({2, 5}), "Expected hidden[0] size [2, 1, 4], got [2, 1, 5]");
+  error(input,
+        {at::zeros({2, 2, 4}), {}},
+        "expected hx to be the pair (h_0, c_0), got an undefined tensor");
+}
+
+TEST(GRUModule, RefusesStates) {
+  GRU module(GRUOptions(3, 4).num_layers(2));
+  const at::Tensor input = at::zeros({5, 2, 3});
+  const auto error =
+      [&](const at::Tensor& input, at::IntArrayRef sizes, const std::string& message) {
+        expect_error([&] { module->forward(input, at::zeros(sizes)); }, "GRU: " + message);
+      };
+  error(input, {1, 2, 4}, "Expected hidden size [2, 2, 4], got [1, 2, 4]");
+  error(input, {2, 4}, "For batched 3-D input, hx should also be 3-D but got 2-D tensor");
+  error(input[0], {2, 1, 4}, "For unbatched 2-D input, hx should also be 2-D but got 3-D tensor");
+  error(input[0], {2, 5}, "Expected hidden size [2, 1, 4], got [2, 1, 5]");
+
+  LayersArguments with_c0;
+  with_c0.h0 = with_c0.c0 = at::zeros({2, 2, 4});
+  expect_error([&] { gru_layers(input, module->all_weights(), with_c0); },
+               "GRU: expected c0 to be std::nullopt, because h0 is the only state");
+}
+
+TYPED_TEST(Modules, RefusePackedInputs) {
+  TypeParam module(3, 4);
   const auto error = [&](const std::string& message, auto&&... arguments) {
-    expect_error([&] { module->forward_with_packed_input(arguments...); }, "LLTM: " + message);
+    expect_error([&] { module->forward_with_packed_input(arguments...); },
+                 About<TypeParam>::kName + (": " + message));
   };
   const auto packed = [](at::IntArrayRef sizes, at::ArrayRef<int64_t> batch_sizes) {
     return PackedSequence(at::zeros(sizes), at::tensor(batch_sizes));
@@ -351,27 +541,30 @@ TEST(ModuleErrors, OfPackedInputs) {
   error("Expected data of a PackedSequence to have 3 rows, the sum of batch_sizes, got 4",
         packed({4, 3}, {2, 1}));
   error("input.size(-1) must be equal to input_size. Expected 3, got 2", packed({3, 2}, {2, 1}));
-  error("Expected hidden[0] size [1, 2, 4], got [1, 3, 4]",
+  const bool one_state = std::is_same_v<State<TypeParam>, at::Tensor>;
+  error(std::string(one_state ? "Expected hidden" : "Expected hidden[0]") +
+            " size [1, 2, 4], got [1, 3, 4]",
         right,
-        State{at::zeros({1, 3, 4}), at::zeros({1, 3, 4})});
-  const std::optional<State> no_state;
-  error("Expected reset size [2, 2], got [3, 2]", right, no_state, at::zeros({3, 2}, at::kBool));
+        make_state<TypeParam>(at::zeros({1, 3, 4}), at::zeros({1, 3, 4})));
+  const InitialState<TypeParam> zero_state{};
+  error("Expected reset size [2, 2], got [3, 2]", right, zero_state, at::zeros({3, 2}, at::kBool));
   error("expected reset to be a tensor or std::nullopt, got an undefined tensor",
         right,
-        no_state,
+        zero_state,
         std::optional(at::Tensor()));
 }
 
 // The arguments and results of Python's module in one folder.
-template <typename Module, typename Options>
-void exchange_checkpoint(const std::filesystem::path& folder, Options options) {
+template <typename Module>
+void exchange_checkpoint(const std::filesystem::path& folder) {
   const auto read = [&](const char* name) {
     std::vector<at::Tensor> tensors;
     torch::load(tensors, (folder / name).string());
     return tensors;
   };
   const std::vector<at::Tensor> given = read("options.pt");
-  Module module(options.num_layers(given[0].item<int64_t>())
+  Module module(Options<Module>(kFeatures, kHidden)
+                    .num_layers(given[0].item<int64_t>())
                     .bidirectional(given[1].item<bool>())
                     .bias(given[2].item<bool>())
                     .batch_first(given[3].item<bool>()));
@@ -379,19 +572,26 @@ void exchange_checkpoint(const std::filesystem::path& folder, Options options) {
   torch::load(module, (folder / "python.pt").string());
   torch::save(module, (folder / "cpp.pt").string());
 
+  // The input alone, or with the tensors of the state, lengths and reset.
   const std::vector<at::Tensor> arguments = read("arguments.pt");
   std::vector<at::Tensor> leaves = module->parameters();
   leaves.push_back(arguments[0].detach().requires_grad_());
-  Call call{leaves.back(), {}, {}, {}};
+  Call<Module> call{leaves.back(), {}, {}, {}};
   if (arguments.size() > 1) {
-    call.hx = State{arguments[1].detach().requires_grad_(), arguments[2].detach().requires_grad_()};
-    leaves.insert(leaves.end(), {std::get<0>(*call.hx), std::get<1>(*call.hx)});
-    call.lengths = arguments[3];
-    call.reset = arguments[4];
+    call.hx = make_state<Module>(arguments[1].detach().requires_grad_(),
+                                 arguments.end()[-3].detach().requires_grad_());
+    const auto states = tensors_of(*call.hx);
+    leaves.insert(leaves.end(), states.begin(), states.end());
+    call.lengths = arguments.end()[-2];
+    call.reset = arguments.end()[-1];
   }
-  const auto [output, last, states] = module->states(call.input, call.hx, call.lengths, call.reset);
-  std::vector<at::Tensor> results = {
-      output, std::get<0>(last), std::get<1>(last), std::get<0>(states), std::get<1>(states)};
+  const auto [output, last, steps] =
+      module->states(call.input, call.initial(), call.lengths, call.reset);
+  std::vector<at::Tensor> results = {output};
+  for (const auto& state : {last, steps}) {
+    const auto tensors = tensors_of(state);
+    results.insert(results.end(), tensors.begin(), tensors.end());
+  }
   const auto gradients = torch::autograd::grad(results, leaves, read("grad_outputs.pt"));
   results.insert(results.end(), gradients.begin(), gradients.end());
   torch::save(results, (folder / "results.pt").string());
@@ -399,17 +599,14 @@ void exchange_checkpoint(const std::filesystem::path& folder, Options options) {
 
 // test_cpp_module.py runs this test with folders of checkpoints and arguments of calls, by module.
 // The results are the outputs, the states after every step, and gradients.
-TEST(ModuleCheckpoint, IsExchangedWithPython) {
+TYPED_TEST(Modules, ExchangeCheckpointsWithPython) {
   const char* folder = std::getenv("LLTM_CHECKPOINTS");
   if (folder == nullptr) {
     GTEST_SKIP() << "needs LLTM_CHECKPOINTS, a folder with Python's checkpoints";
   }
-  const std::filesystem::path path(folder);
-  for (const auto& entry : std::filesystem::directory_iterator(path / "LLTM")) {
-    exchange_checkpoint<LLTM>(entry.path(), LLTMOptions(kFeatures, kHidden));
-  }
-  for (const auto& entry : std::filesystem::directory_iterator(path / "LSTM")) {
-    exchange_checkpoint<LSTM>(entry.path(), LSTMOptions(kFeatures, kHidden));
+  const auto of_module = std::filesystem::path(folder) / About<TypeParam>::kName;
+  for (const auto& entry : std::filesystem::directory_iterator(of_module)) {
+    exchange_checkpoint<TypeParam>(entry.path());
   }
 }
 

@@ -139,6 +139,20 @@ TEST(SequenceBackward, LeavesOutWhatIsNotWanted) {
   EXPECT_EQ(d_c0.sizes(), h_n.sizes());
 }
 
+/// Expects the gradients of the one result to be those of the other.
+void expect_same_gradients(const at::Tensor& result,
+                           const at::Tensor& expected,
+                           const std::vector<at::Tensor>& leaves) {
+  const at::Tensor weight = at::randn_like(result);
+  const auto gradients = [&](const at::Tensor& of) {
+    return torch::autograd::grad({(of * weight).sum()}, leaves);
+  };
+  const auto found = gradients(result), wanted = gradients(expected);
+  for (size_t i = 0; i < found.size(); ++i) {
+    EXPECT_TRUE(at::allclose(found[i], wanted[i])) << "gradient " << i;
+  }
+}
+
 TEST(Lstm, IsThatOfPyTorch) {
   const auto options = at::TensorOptions(at::kDouble);
   const int64_t batch = 3, features = 5, state_size = 7;
@@ -163,15 +177,7 @@ TEST(Lstm, IsThatOfPyTorch) {
   EXPECT_TRUE(at::allclose(h_n, expected_h[0]));
   EXPECT_TRUE(at::allclose(c_n, expected_c[0]));
   EXPECT_EQ(gates.sizes(), at::IntArrayRef({0, batch, 4 * state_size}));  // not kept
-
-  const at::Tensor weight = at::randn_like(output);
-  const auto gradients = [&](const at::Tensor& result) {
-    return torch::autograd::grad({(result * weight).sum()}, {weight_ih, weight_hh, bias, h0, c0});
-  };
-  const auto found = gradients(output), wanted = gradients(expected);
-  for (size_t i = 0; i < found.size(); ++i) {
-    EXPECT_TRUE(at::allclose(found[i], wanted[i])) << "gradient " << i;
-  }
+  expect_same_gradients(output, expected, {weight_ih, weight_hh, bias, h0, c0});
 }
 
 TEST(LstmBackward, LeavesOutWhatIsNotRequested) {
@@ -203,6 +209,59 @@ TEST(LstmBackward, LeavesOutWhatIsNotRequested) {
   EXPECT_EQ(d_bias.sizes(), at::IntArrayRef({28}));
   EXPECT_FALSE(d_h0.defined());
   EXPECT_EQ(d_c0.sizes(), h_n.sizes());
+}
+
+TEST(Gru, IsThatOfPyTorch) {
+  const auto options = at::TensorOptions(at::kDouble);
+  const int64_t batch = 3, features = 5, state_size = 7;
+  const at::Tensor input = at::randn({kSteps, batch, features}, options);
+  const at::Tensor weight_ih = at::randn({3 * state_size, features}, options).requires_grad_();
+  const at::Tensor weight_hh = at::randn({3 * state_size, state_size}, options).requires_grad_();
+  const at::Tensor bias_ih = at::randn({3 * state_size}, options).requires_grad_();
+  const at::Tensor bias_hh = at::randn({3 * state_size}, options).requires_grad_();
+  const at::Tensor h0 = at::randn({batch, state_size}, options).requires_grad_();
+  const auto [output, h_n, gates] = gru(input, weight_ih, weight_hh, bias_ih, bias_hh, h0);
+  const auto [expected, expected_h] = at::gru(input,
+                                              h0.unsqueeze(0),
+                                              {weight_ih, weight_hh, bias_ih, bias_hh},
+                                              /*has_biases=*/true,
+                                              /*num_layers=*/1,
+                                              /*dropout=*/0.0,
+                                              /*train=*/false,
+                                              /*bidirectional=*/false,
+                                              /*batch_first=*/false);
+  EXPECT_TRUE(at::allclose(output, expected));
+  EXPECT_TRUE(at::allclose(h_n, expected_h[0]));
+  EXPECT_EQ(gates.sizes(), at::IntArrayRef({0, batch, 4 * state_size}));  // not kept
+  expect_same_gradients(output, expected, {weight_ih, weight_hh, bias_ih, bias_hh, h0});
+}
+
+TEST(GruBackward, LeavesOutWhatIsNotRequested) {
+  const at::Tensor input = at::randn({kSteps, 3, 5});
+  const at::Tensor weight_ih = at::randn({21, 5}), weight_hh = at::randn({21, 7});
+  const auto [output, h_n, gates] =
+      gru(input, weight_ih, weight_hh, {}, {}, {}, {}, {}, false, true);
+  const auto [d_input, d_weight_ih, d_weight_hh, d_bias_ih, d_bias_hh, d_h0] =
+      gru_backward(output,
+                   {},
+                   output,
+                   gates,
+                   input,
+                   weight_ih,
+                   weight_hh,
+                   {},
+                   {},
+                   {},
+                   {},
+                   {},
+                   false,
+                   {false, true, false, true, false, true});
+  EXPECT_FALSE(d_input.defined());
+  EXPECT_EQ(d_weight_ih.sizes(), weight_ih.sizes());
+  EXPECT_FALSE(d_weight_hh.defined());
+  EXPECT_EQ(d_bias_ih.sizes(), at::IntArrayRef({21}));
+  EXPECT_FALSE(d_bias_hh.defined());
+  EXPECT_EQ(d_h0.sizes(), h_n.sizes());
 }
 
 }  // namespace

@@ -49,7 +49,8 @@ def test_the_examples_of_docstrings():
 CPP_PAGES = ("cpp.md", "lstm.md", "sequences.md", "serving.md")
 CPP_NAMES = """const at::Tensor &input, const at::Tensor &weights, const at::Tensor &bias, const at::Tensor &h0,
     const at::Tensor &c0, const at::Tensor &lengths, const at::Tensor &begins, const at::Tensor &weight_ih,
-    const at::Tensor &weight_hh, const torch::nn::utils::rnn::PackedSequence &packed"""
+    const at::Tensor &weight_hh, const at::Tensor &bias_ih, const at::Tensor &bias_hh,
+    const torch::nn::utils::rnn::PackedSequence &packed"""
 
 
 def test_the_cpp_of_the_pages_compiles(tmp_path):

@@ -1,5 +1,5 @@
 // Uses the public headers together with PyTorch's two large ones, runs a training step of the cell,
-// and one of a module.
+// and one of each module.
 #include <lltm/lltm.h>
 #include <lltm/nn.h>
 
@@ -9,16 +9,17 @@
 #include <cstdio>
 #include <tuple>
 
-bool trains_a_module() {
+template <typename Module>
+bool trains() {
   torch::manual_seed(0);
-  lltm::LLTM rnn(lltm::LLTMOptions(3, 4).bidirectional(true));
-  torch::optim::SGD optimizer(rnn->parameters(), torch::optim::SGDOptions(0.1));
+  Module rnn(3, 4);
+  torch::optim::SGD optimizer(rnn->parameters(), torch::optim::SGDOptions(0.01));
   const auto input = torch::ones({5, 2, 3});
   const auto loss = [&] { return std::get<0>(rnn->forward(input)).square().sum(); };
   const auto before = loss();
   before.backward();
   optimizer.step();
-  return loss().item<float>() < before.item<float>();
+  return loss().template item<float>() < before.template item<float>();
 }
 
 int main() {
@@ -33,7 +34,8 @@ int main() {
   const auto gate = torch::full({2, 4}, 0.3, options).sigmoid();
   const bool right = torch::allclose(new_cell, 0.3 * gate) &&
                      torch::allclose(new_h, new_cell.tanh() * gate) && weights.grad().defined() &&
-                     weights.grad().abs().sum().item<double>() > 0 && trains_a_module();
+                     weights.grad().abs().sum().item<double>() > 0 && trains<lltm::LLTM>() &&
+                     trains<lltm::LSTM>() && trains<lltm::GRU>();
   std::printf("lltm %s: %s\n", lltm::version(), right ? "right" : "wrong");
   return right ? 0 : 1;
 }
