@@ -453,7 +453,7 @@ void change(OptionalTensor& tensor, const Change& function) {
 }
 
 /// output, h_n, c_n, and the states after every step if they are kept.
-using Results = std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>>;
+using LayersResults = std::tuple<Tensor, Tensor, Tensor, std::vector<Tensor>>;
 
 /// h and, if it is another state, c after every step.
 template <typename Cell>
@@ -469,7 +469,7 @@ std::vector<Tensor> kept_states(const Layers<Cell>& layers, int64_t dim) {
 }
 
 template <typename Cell>
-Results run_padded(Layers<Cell>& layers, Tensor input) {
+LayersResults run_padded(Layers<Cell>& layers, Tensor input) {
   TORCH_CHECK_VALUE(input.dim() == 2 || input.dim() == 3,
                     Cell::kName,
                     ": Expected input to be 2D or 3D, got ",
@@ -512,7 +512,7 @@ Results run_padded(Layers<Cell>& layers, Tensor input) {
 }
 
 template <typename Cell>
-Results run_packed(Layers<Cell>& layers, const Tensor& data) {
+LayersResults run_packed(Layers<Cell>& layers, const Tensor& data) {
   const Tensor batch_sizes = layers.batch_sizes->contiguous();
   TORCH_CHECK_VALUE(!layers.lengths,
                     Cell::kName,
@@ -560,9 +560,9 @@ Results run_packed(Layers<Cell>& layers, const Tensor& data) {
 }
 
 template <typename Cell>
-Results run_layers(const Tensor& input,
-                   at::TensorList parameters,
-                   const LayersArguments& arguments) {
+LayersResults run_layers(const Tensor& input,
+                         at::TensorList parameters,
+                         const LayersArguments& arguments) {
   Layers<Cell> layers{arguments, parameters};
   if constexpr (Cell::kStates == 1) {
     layers.c0 = layers.h0;
@@ -589,37 +589,38 @@ Results run_layers(const Tensor& input,
 /// The operator of all layers of a cell. CellState is the type of c0, if the schema has it.
 template <typename Cell, typename... CellState>
 struct LayersOperator {
-  using SchemaResults = std::
-      conditional_t<Cell::kStates == 2, Results, std::tuple<Tensor, Tensor, std::vector<Tensor>>>;
+  using Results = std::conditional_t<Cell::kStates == 2,
+                                     LayersResults,
+                                     std::tuple<Tensor, Tensor, std::vector<Tensor>>>;
 
-  static SchemaResults kernel(const Tensor& input,
-                           at::TensorList parameters,
-                           const OptionalTensor& h0,
-                           const CellState&... c0,
-                           const OptionalTensor& lengths,
-                           const OptionalTensor& reset,
-                           const OptionalTensor& batch_sizes,
-                           const OptionalTensor& sorted_indices,
-                           const OptionalTensor& unsorted_indices,
-                           bool has_biases,
-                           bool batch_first,
-                           double dropout,
-                           bool bidirectional,
-                           bool keep) {
-    const Results results = run_layers<Cell>(input,
-                                             parameters,
-                                             {h0,
-                                              OptionalTensor(c0...),
-                                              lengths,
-                                              reset,
-                                              batch_sizes,
-                                              sorted_indices,
-                                              unsorted_indices,
-                                              has_biases,
-                                              batch_first,
-                                              dropout,
-                                              bidirectional,
-                                              keep});
+  static Results kernel(const Tensor& input,
+                        at::TensorList parameters,
+                        const OptionalTensor& h0,
+                        const CellState&... c0,
+                        const OptionalTensor& lengths,
+                        const OptionalTensor& reset,
+                        const OptionalTensor& batch_sizes,
+                        const OptionalTensor& sorted_indices,
+                        const OptionalTensor& unsorted_indices,
+                        bool has_biases,
+                        bool batch_first,
+                        double dropout,
+                        bool bidirectional,
+                        bool keep) {
+    const LayersResults results = run_layers<Cell>(input,
+                                                   parameters,
+                                                   {h0,
+                                                    OptionalTensor(c0...),
+                                                    lengths,
+                                                    reset,
+                                                    batch_sizes,
+                                                    sorted_indices,
+                                                    unsorted_indices,
+                                                    has_biases,
+                                                    batch_first,
+                                                    dropout,
+                                                    bidirectional,
+                                                    keep});
     if constexpr (Cell::kStates == 2) {
       return results;
     } else {
@@ -629,10 +630,10 @@ struct LayersOperator {
   }
 
   /// Through the dispatcher.
-  static SchemaResults call(const char* name,
-                         const Tensor& input,
-                         at::TensorList parameters,
-                         const LayersArguments& arguments) {
+  static Results call(const char* name,
+                      const Tensor& input,
+                      at::TensorList parameters,
+                      const LayersArguments& arguments) {
     static const auto handle =
         c10::Dispatcher::singleton().findSchemaOrThrow(name, "").template typed<decltype(kernel)>();
     const auto& [h0,
@@ -687,15 +688,15 @@ TORCH_LIBRARY_IMPL(lltm, FuncTorchBatchedDecomposition, m) {
   register_kernels(m);
 }
 
-Results lltm_layers(const Tensor& input,
-                    at::TensorList parameters,
-                    const LayersArguments& arguments) {
+LayersResults lltm_layers(const Tensor& input,
+                          at::TensorList parameters,
+                          const LayersArguments& arguments) {
   return LltmOperator::call("lltm::lltm_layers", input, parameters, arguments);
 }
 
-Results lstm_layers(const Tensor& input,
-                    at::TensorList parameters,
-                    const LayersArguments& arguments) {
+LayersResults lstm_layers(const Tensor& input,
+                          at::TensorList parameters,
+                          const LayersArguments& arguments) {
   return LstmOperator::call("lltm::lstm_layers", input, parameters, arguments);
 }
 
