@@ -55,8 +55,8 @@ struct BackwardBackward {
   }
 };
 
-OptionalGradients backward_autograd(const BackwardArguments& arguments,
-                                    std::array<bool, 5> output_mask) {
+OptionalGradients<5> backward_autograd(const BackwardArguments& arguments,
+                                       std::array<bool, 5> output_mask) {
   check_defined(arguments);
   if (any_has_tangent<op::Backward>(arguments)) {
     return formula::backward(arguments, output_mask);

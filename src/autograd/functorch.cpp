@@ -192,8 +192,8 @@ typename Op::Results sequence_backward_batched(const typename Op::Arguments& arg
       output_mask);
 }
 
-OptionalGradients backward_batched(const BackwardArguments& arguments,
-                                   std::array<bool, kGradientCount> output_mask) {
+OptionalGradients<5> backward_batched(const BackwardArguments& arguments,
+                                      std::array<bool, kGradientCount> output_mask) {
   if (!has_gradients_of_shared_parameters<op::Backward>(arguments, output_mask)) {
     return batched<op::Backward>(arguments, output_mask);
   }

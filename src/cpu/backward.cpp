@@ -18,7 +18,7 @@ namespace {
 
 using at::Tensor;
 
-OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
+OptionalGradients<5> backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
   const auto sizes = check<int64_t>(arguments);
   const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
 

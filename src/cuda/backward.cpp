@@ -169,7 +169,7 @@ class CellBackward {
   const Rows input_, weights_, old_h_;
 };
 
-OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
+OptionalGradients<5> backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
   const auto sizes = check<int64_t>(arguments);
   const Tensor &input = arguments.input, &weights = arguments.weights, &old_h = arguments.old_h;
   const Device device(input);

@@ -59,10 +59,10 @@ template OneStateGateGradients gate_gradients(const GruBackwardArguments&,
                                               bool,
                                               std::array<bool, 1>);
 
-OptionalGradients finish_gradients(const GateGradients& gate_gradients,
-                                   const SequenceBackwardArguments& arguments,
-                                   bool reverse,
-                                   std::array<bool, 5> output_mask) {
+OptionalGradients<5> finish_gradients(const GateGradients& gate_gradients,
+                                      const SequenceBackwardArguments& arguments,
+                                      bool reverse,
+                                      std::array<bool, 5> output_mask) {
   auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
   const Problem problem(arguments.sequence, reverse, std::move(sizes));
@@ -79,10 +79,10 @@ OptionalGradients finish_gradients(const GateGradients& gate_gradients,
   };
 }
 
-OptionalLstmGradients finish_gradients(const GateGradients& gate_gradients,
-                                       const LstmBackwardArguments& arguments,
-                                       bool reverse,
-                                       std::array<bool, 6> output_mask) {
+OptionalGradients<6> finish_gradients(const GateGradients& gate_gradients,
+                                      const LstmBackwardArguments& arguments,
+                                      bool reverse,
+                                      std::array<bool, 6> output_mask) {
   auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
   const Problem problem(arguments.sequence, reverse, std::move(sizes));
@@ -102,10 +102,10 @@ OptionalLstmGradients finish_gradients(const GateGradients& gate_gradients,
   };
 }
 
-OptionalLstmGradients finish_gradients(const OneStateGateGradients& gate_gradients,
-                                       const GruBackwardArguments& arguments,
-                                       bool reverse,
-                                       std::array<bool, 6> output_mask) {
+OptionalGradients<6> finish_gradients(const OneStateGateGradients& gate_gradients,
+                                      const GruBackwardArguments& arguments,
+                                      bool reverse,
+                                      std::array<bool, 6> output_mask) {
   auto sizes = check<c10::SymInt>(arguments);
   const WithoutAutocast without_autocast;
   const GruArguments& sequence = arguments.sequence;
@@ -130,7 +130,7 @@ OptionalLstmGradients finish_gradients(const OneStateGateGradients& gate_gradien
   };
 }
 
-OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
+OptionalGradients<5> backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
   check<c10::SymInt>(arguments);
   return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& sequence_arguments) {
     return sequence_backward(sequence_arguments, /*reverse=*/false, output_mask);

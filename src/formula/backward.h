@@ -24,18 +24,18 @@ GateGradientsOf<states> gate_gradients(const Arguments& arguments,
 
 /// The results of the backward operators of a sequence from those of the operators above: the sums
 /// over d_gates.
-OptionalGradients finish_gradients(const GateGradients& gate_gradients,
-                                   const SequenceBackwardArguments& arguments,
-                                   bool reverse,
-                                   std::array<bool, 5> output_mask);
-OptionalLstmGradients finish_gradients(const GateGradients& gate_gradients,
-                                       const LstmBackwardArguments& arguments,
-                                       bool reverse,
-                                       std::array<bool, 6> output_mask);
-OptionalLstmGradients finish_gradients(const OneStateGateGradients& gate_gradients,
-                                       const GruBackwardArguments& arguments,
-                                       bool reverse,
-                                       std::array<bool, 6> output_mask);
+OptionalGradients<5> finish_gradients(const GateGradients& gate_gradients,
+                                      const SequenceBackwardArguments& arguments,
+                                      bool reverse,
+                                      std::array<bool, 5> output_mask);
+OptionalGradients<6> finish_gradients(const GateGradients& gate_gradients,
+                                      const LstmBackwardArguments& arguments,
+                                      bool reverse,
+                                      std::array<bool, 6> output_mask);
+OptionalGradients<6> finish_gradients(const OneStateGateGradients& gate_gradients,
+                                      const GruBackwardArguments& arguments,
+                                      bool reverse,
+                                      std::array<bool, 6> output_mask);
 
 /// The formulas of the backward operators of a sequence: the two above.
 template <typename Arguments, size_t count>
@@ -50,6 +50,6 @@ auto sequence_backward(const Arguments& arguments,
 }
 
 /// The formula of lltm::backward, as that of a sequence of one step.
-OptionalGradients backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask);
+OptionalGradients<5> backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask);
 
 }  // namespace lltm::formula

@@ -36,18 +36,8 @@ struct GruGradient {
 
 /// The results of a backward operator: None where output_mask is false. They are optional because
 /// AOTInductor does not accept an undefined tensor as a result of type Tensor.
-using OptionalGradients = std::tuple<std::optional<at::Tensor>,
-                                     std::optional<at::Tensor>,
-                                     std::optional<at::Tensor>,
-                                     std::optional<at::Tensor>,
-                                     std::optional<at::Tensor>>;
-/// Those of an LSTM, and of a GRU.
-using OptionalLstmGradients = std::tuple<std::optional<at::Tensor>,
-                                         std::optional<at::Tensor>,
-                                         std::optional<at::Tensor>,
-                                         std::optional<at::Tensor>,
-                                         std::optional<at::Tensor>,
-                                         std::optional<at::Tensor>>;
+template <size_t count>
+using OptionalGradients = decltype(std::tuple_cat(std::array<std::optional<at::Tensor>, count>()));
 
 /// The last flags of a mask: whether the gradients of the initial state are wanted.
 template <size_t states, size_t count>

@@ -27,7 +27,7 @@ struct CellGradients {
            old_cell.defined();
   }
 
-  OptionalGradients results() const {
+  OptionalGradients<5> results() const {
     return {if_defined(input),
             if_defined(weights),
             if_defined(bias),

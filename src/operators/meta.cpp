@@ -44,8 +44,8 @@ CellResults forward_meta(const ForwardArguments& arguments) {
           empty({batch, gates}, arguments.input)};
 }
 
-OptionalGradients backward_meta(const BackwardArguments& arguments,
-                                std::array<bool, 5> output_mask) {
+OptionalGradients<5> backward_meta(const BackwardArguments& arguments,
+                                   std::array<bool, 5> output_mask) {
   const auto sizes = check<c10::SymInt>(arguments);
   const Tensor &input = arguments.input, &weights = arguments.weights;
   const std::array state{sizes.batch, sizes.state_size};

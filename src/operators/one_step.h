@@ -43,9 +43,9 @@ auto as_one_step(const BackwardArguments& arguments, const Compute& compute) {
 
 /// The results of lltm::backward from those that compute() returns for these arguments.
 template <typename Compute>
-OptionalGradients gradients_of_one_step(const BackwardArguments& arguments,
-                                        const Compute& compute) {
-  OptionalGradients gradients = as_one_step(arguments, compute);
+OptionalGradients<5> gradients_of_one_step(const BackwardArguments& arguments,
+                                           const Compute& compute) {
+  OptionalGradients<5> gradients = as_one_step(arguments, compute);
   auto& d_input = std::get<kInput>(gradients);
   if (d_input) {
     d_input = d_input->squeeze(0);

@@ -59,8 +59,10 @@ struct Forward : Operator<Forward, CellResults, ForwardArguments> {
 };
 
 /// Its last argument is output_mask.
-struct Backward
-    : Operator<Backward, OptionalGradients, BackwardArguments, std::array<bool, kGradientCount>> {
+struct Backward : Operator<Backward,
+                           OptionalGradients<kGradientCount>,
+                           BackwardArguments,
+                           std::array<bool, kGradientCount>> {
   static constexpr const char* kName = Arguments::kOperator;
 };
 
@@ -75,7 +77,7 @@ struct SequencePlan : Operator<SequencePlan, std::string, SequenceArguments, boo
 };
 
 struct SequenceBackward : Operator<SequenceBackward,
-                                   OptionalGradients,
+                                   OptionalGradients<LltmGradient::kCount>,
                                    SequenceBackwardArguments,
                                    bool,
                                    std::array<bool, LltmGradient::kCount>> {
@@ -91,7 +93,7 @@ struct LstmPlan : Operator<LstmPlan, std::string, LstmArguments, bool, bool> {
 };
 
 struct LstmBackward : Operator<LstmBackward,
-                               OptionalLstmGradients,
+                               OptionalGradients<LstmGradient::kCount>,
                                LstmBackwardArguments,
                                bool,
                                std::array<bool, LstmGradient::kCount>> {
@@ -103,7 +105,7 @@ struct Gru : Operator<Gru, GruResults, GruArguments, bool, bool> {
 };
 
 struct GruBackward : Operator<GruBackward,
-                              OptionalLstmGradients,
+                              OptionalGradients<GruGradient::kCount>,
                               GruBackwardArguments,
                               bool,
                               std::array<bool, GruGradient::kCount>> {
