@@ -25,7 +25,7 @@ typename Op::Results autocast(const typename Op::Arguments& arguments, Rest... r
 template <c10::DeviceType device>
 void register_kernels(torch::Library& m) {
   m.impl("forward", op::Forward::kernel<autocast<op::Forward, device>>());
-  m.impl("sequence", op::Sequence::kernel<autocast<op::Sequence, device>>());
+  m.impl("sequence", op::LltmSequence::kernel<autocast<op::LltmSequence, device>>());
   m.impl("lstm", op::Lstm::kernel<autocast<op::Lstm, device>>());
   m.impl("gru", op::Gru::kernel<autocast<op::Gru, device>>());
 }

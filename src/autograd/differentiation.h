@@ -39,7 +39,7 @@ inline bool has_tangent(const std::optional<at::Tensor>& tensor) {
 template <typename Op>
 bool is_differentiable_in(std::string_view name) {
   // The backward of an LLTM reads only the dtype of c0.
-  constexpr bool kReadsC0 = !std::is_same_v<typename Op::Arguments, SequenceBackwardArguments>;
+  constexpr bool kReadsC0 = !std::is_same_v<typename Op::Arguments, LltmSequenceBackwardArguments>;
   return is_differentiable(name) && (kReadsC0 || name != "c0");
 }
 

@@ -198,10 +198,11 @@ OptionalGradients<5> backward_batched(const BackwardArguments& arguments,
     return batched<op::Backward>(arguments, output_mask);
   }
   check<c10::SymInt>(arguments);
-  return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& sequence_arguments) {
-    return sequence_backward_batched<op::SequenceBackward, op::SequenceGateGradients>(
-        sequence_arguments, /*reverse=*/false, output_mask);
-  });
+  return gradients_of_one_step(
+      arguments, [&](const LltmSequenceBackwardArguments& sequence_arguments) {
+        return sequence_backward_batched<op::LltmSequenceBackward, op::LltmSequenceGateGradients>(
+            sequence_arguments, /*reverse=*/false, output_mask);
+      });
 }
 
 }  // namespace
@@ -210,12 +211,12 @@ TORCH_LIBRARY_IMPL(lltm, FuncTorchBatched, m) {
   using namespace op;
   m.impl("forward", Forward::kernel<forward_batched<Forward>>());
   m.impl("backward", Backward::kernel<backward_batched>());
-  m.impl("sequence", Sequence::kernel<forward_batched<Sequence>>());
+  m.impl("sequence", LltmSequence::kernel<forward_batched<LltmSequence>>());
   m.impl("sequence_backward",
-         SequenceBackward::kernel<
-             sequence_backward_batched<SequenceBackward, SequenceGateGradients>>());
+         LltmSequenceBackward::kernel<
+             sequence_backward_batched<LltmSequenceBackward, LltmSequenceGateGradients>>());
   m.impl("_sequence_gate_gradients",
-         SequenceGateGradients::kernel<batched<SequenceGateGradients>>());
+         LltmSequenceGateGradients::kernel<batched<LltmSequenceGateGradients>>());
   m.impl("lstm", Lstm::kernel<forward_batched<Lstm>>());
   m.impl("lstm_backward",
          LstmBackward::kernel<sequence_backward_batched<LstmBackward, LstmGateGradients>>());
@@ -232,7 +233,8 @@ TORCH_LIBRARY_IMPL(lltm, FuncTorchBatched, m) {
 TORCH_LIBRARY_IMPL(lltm, Batched, m) {
   m.impl("backward", op::Backward::kernel<formula::backward>());
   m.impl("sequence_backward",
-         op::SequenceBackward::kernel<formula::sequence_backward<SequenceBackwardArguments>>());
+         op::LltmSequenceBackward::kernel<
+             formula::sequence_backward<LltmSequenceBackwardArguments>>());
   m.impl("lstm_backward",
          op::LstmBackward::kernel<formula::sequence_backward<LstmBackwardArguments>>());
   m.impl("gru_backward",

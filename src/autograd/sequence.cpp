@@ -24,8 +24,8 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 struct LltmOperators {
-  using Forward = op::Sequence;
-  using Backward = op::SequenceBackward;
+  using Forward = op::LltmSequence;
+  using Backward = op::LltmSequenceBackward;
   static constexpr const char* kNode = "LltmSequenceBackward";
 };
 
@@ -163,7 +163,7 @@ auto sequence_autograd(const typename Operators::Forward::Arguments& arguments,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
-  m.impl("sequence", op::Sequence::kernel<sequence_autograd<LltmOperators>>());
+  m.impl("sequence", op::LltmSequence::kernel<sequence_autograd<LltmOperators>>());
   m.impl("lstm", op::Lstm::kernel<sequence_autograd<LstmOperators>>());
   m.impl("gru", op::Gru::kernel<sequence_autograd<GruOperators>>());
 }

@@ -25,7 +25,7 @@ using torch::autograd::variable_list;
 // For each operator, the name of its node and, by name, the gradients that enter it.
 
 struct BackwardOfLltm {
-  using Op = op::SequenceBackward;
+  using Op = op::LltmSequenceBackward;
   static constexpr const char* kNode = "LltmSequenceBackwardBackward";
 
   static formula::GradientsOfGradients by_name(const variable_list& gradients) {
@@ -119,10 +119,10 @@ typename Backward::Op::Results backward_autograd(const typename Backward::Op::Ar
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
   using namespace op;
-  m.impl("sequence_backward", SequenceBackward::kernel<backward_autograd<BackwardOfLltm>>());
-  m.impl(
-      "_sequence_gate_gradients",
-      SequenceGateGradients::kernel<backward_autograd<BackwardOfGates<SequenceGateGradients>>>());
+  m.impl("sequence_backward", LltmSequenceBackward::kernel<backward_autograd<BackwardOfLltm>>());
+  m.impl("_sequence_gate_gradients",
+         LltmSequenceGateGradients::kernel<
+             backward_autograd<BackwardOfGates<LltmSequenceGateGradients>>>());
   m.impl("lstm_backward", LstmBackward::kernel<backward_autograd<BackwardOfLstm>>());
   m.impl("_lstm_gate_gradients",
          LstmGateGradients::kernel<backward_autograd<BackwardOfGates<LstmGateGradients>>>());

@@ -116,13 +116,13 @@ bool runs_as_cell(const Arguments& arguments, const SequenceSizes<int64_t>& size
   }
   const at::ScalarType dtype = arguments.input.scalar_type();
   // There is no other single step of an LSTM or a GRU than the fused one.
-  constexpr bool kMustBeFused = !std::is_same_v<Arguments, SequenceArguments>;
+  constexpr bool kMustBeFused = !std::is_same_v<Arguments, LltmSequenceArguments>;
   return sizes.steps == 1 &&
          sizes.batch * columns * static_cast<int64_t>(sizeof(double)) <= kMaxWorkspaceBytes &&
          (!kMustBeFused || plan_cell(dtype, Pass::kForward, sizes.of_step()) == Path::kFused);
 }
 
-template bool runs_as_cell(const SequenceArguments&, const SequenceSizes<int64_t>&);
+template bool runs_as_cell(const LltmSequenceArguments&, const SequenceSizes<int64_t>&);
 template bool runs_as_cell(const LstmArguments&, const SequenceSizes<int64_t>&);
 template bool runs_as_cell(const GruArguments&, const SequenceSizes<int64_t>&);
 

@@ -25,7 +25,7 @@ namespace {
 using at::Tensor;
 
 void step_out(const CellOutputs& outputs,
-              const SequenceArguments& arguments,
+              const LltmSequenceArguments& arguments,
               const Tensor& input,
               const Tensor& h0,
               const Tensor& c0,
@@ -168,7 +168,7 @@ auto sequence(const Arguments& arguments, bool reverse, bool keep) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("sequence", op::Sequence::kernel<sequence<SequenceArguments>>());
+  m.impl("sequence", op::LltmSequence::kernel<sequence<LltmSequenceArguments>>());
   m.impl("lstm", op::Lstm::kernel<sequence<LstmArguments>>());
   m.impl("gru", op::Gru::kernel<sequence<GruArguments>>());
 }

@@ -192,10 +192,10 @@ std::string plan_of_sequence(const Arguments& arguments, bool /*reverse*/, bool 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence", op::Sequence::kernel<sequence<SequenceArguments>>());
+  m.impl("sequence", op::LltmSequence::kernel<sequence<LltmSequenceArguments>>());
   m.impl("lstm", op::Lstm::kernel<sequence<LstmArguments>>());
   m.impl("gru", op::Gru::kernel<sequence<GruArguments>>());
-  m.impl("sequence_plan", op::SequencePlan::kernel<plan_of_sequence<SequenceArguments>>());
+  m.impl("sequence_plan", op::LltmSequencePlan::kernel<plan_of_sequence<LltmSequenceArguments>>());
   m.impl("lstm_plan", op::LstmPlan::kernel<plan_of_sequence<LstmArguments>>());
 }
 

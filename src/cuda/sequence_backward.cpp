@@ -156,9 +156,10 @@ GateGradientsOf<states> gradients_of_gates(const Arguments& arguments,
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   m.impl("sequence_backward",
-         op::SequenceBackward::kernel<sequence_backward<SequenceBackwardArguments, 5>>());
+         op::LltmSequenceBackward::kernel<sequence_backward<LltmSequenceBackwardArguments, 5>>());
   m.impl("_sequence_gate_gradients",
-         op::SequenceGateGradients::kernel<gradients_of_gates<SequenceBackwardArguments, 2>>());
+         op::LltmSequenceGateGradients::kernel<
+             gradients_of_gates<LltmSequenceBackwardArguments, 2>>());
   m.impl("lstm_backward", op::LstmBackward::kernel<sequence_backward<LstmBackwardArguments, 6>>());
   m.impl("_lstm_gate_gradients",
          op::LstmGateGradients::kernel<gradients_of_gates<LstmBackwardArguments, 2>>());

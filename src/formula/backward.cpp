@@ -53,14 +53,16 @@ GateGradientsOf<states> gate_gradients(const Arguments& arguments,
       if_wanted(wanted[1], [&] { return steps.c0.to(problem.cell_dtype); }));
 }
 
-template GateGradients gate_gradients(const SequenceBackwardArguments&, bool, std::array<bool, 2>);
+template GateGradients gate_gradients(const LltmSequenceBackwardArguments&,
+                                      bool,
+                                      std::array<bool, 2>);
 template GateGradients gate_gradients(const LstmBackwardArguments&, bool, std::array<bool, 2>);
 template OneStateGateGradients gate_gradients(const GruBackwardArguments&,
                                               bool,
                                               std::array<bool, 1>);
 
 OptionalGradients<5> finish_gradients(const GateGradients& gate_gradients,
-                                      const SequenceBackwardArguments& arguments,
+                                      const LltmSequenceBackwardArguments& arguments,
                                       bool reverse,
                                       std::array<bool, 5> output_mask) {
   auto sizes = check<c10::SymInt>(arguments);
@@ -132,9 +134,10 @@ OptionalGradients<6> finish_gradients(const OneStateGateGradients& gate_gradient
 
 OptionalGradients<5> backward(const BackwardArguments& arguments, std::array<bool, 5> output_mask) {
   check<c10::SymInt>(arguments);
-  return gradients_of_one_step(arguments, [&](const SequenceBackwardArguments& sequence_arguments) {
-    return sequence_backward(sequence_arguments, /*reverse=*/false, output_mask);
-  });
+  return gradients_of_one_step(
+      arguments, [&](const LltmSequenceBackwardArguments& sequence_arguments) {
+        return sequence_backward(sequence_arguments, /*reverse=*/false, output_mask);
+      });
 }
 
 }  // namespace lltm::formula

@@ -25,7 +25,7 @@ GateGradientsOf<states> gate_gradients(const Arguments& arguments,
 /// The results of the backward operators of a sequence from those of the operators above: the sums
 /// over d_gates.
 OptionalGradients<5> finish_gradients(const GateGradients& gate_gradients,
-                                      const SequenceBackwardArguments& arguments,
+                                      const LltmSequenceBackwardArguments& arguments,
                                       bool reverse,
                                       std::array<bool, 5> output_mask);
 OptionalGradients<6> finish_gradients(const GateGradients& gate_gradients,

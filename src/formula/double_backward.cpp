@@ -167,11 +167,11 @@ Gradients compute_gradients(const Arguments& arguments,
 
 }  // namespace
 
-std::vector<Tensor> double_backward(const SequenceBackwardArguments& arguments,
+std::vector<Tensor> double_backward(const LltmSequenceBackwardArguments& arguments,
                                     bool reverse,
                                     const GradientsOfGradients& gradients) {
   const Gradients found =
-      compute_gradients<op::SequenceGateGradients>(arguments, reverse, gradients);
+      compute_gradients<op::LltmSequenceGateGradients>(arguments, reverse, gradients);
   return {found.output_gradient,
           found.h_n_gradient,
           found.c_n_gradient,

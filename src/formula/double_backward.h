@@ -31,7 +31,7 @@ struct GradientsOfGradients {
 
 /// The gradients of grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, input, weights,
 /// bias and h0, whether they were given or not.
-std::vector<at::Tensor> double_backward(const SequenceBackwardArguments& arguments,
+std::vector<at::Tensor> double_backward(const LltmSequenceBackwardArguments& arguments,
                                         bool reverse,
                                         const GradientsOfGradients& gradients);
 

@@ -54,7 +54,7 @@ inline Tensor from_saved(const Tensor& saved, c10::ArrayRef<int> of, int parts, 
 }
 
 /// The weights as one matrix, a new one where the operator takes two.
-inline Tensor one_matrix(const SequenceArguments& arguments) {
+inline Tensor one_matrix(const LltmSequenceArguments& arguments) {
   return arguments.weights;
 }
 template <typename Arguments>

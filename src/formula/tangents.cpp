@@ -126,7 +126,7 @@ StepTangents run_tangents(const Problem& problem,
           .c_n = cell};
 }
 
-std::array<Tensor, 4> tangents_of_sequence(const SequenceArguments& arguments,
+std::array<Tensor, 4> tangents_of_sequence(const LltmSequenceArguments& arguments,
                                            bool reverse,
                                            const std::array<Tensor, 5>& tangents,
                                            const Tensor& output,

@@ -38,7 +38,7 @@ StepTangents run_tangents(
 /// The tangents of the results but gates: output, h_n, c_n and cells. `tangents` has those of the
 /// operator's differentiable arguments in their order, which may be undefined. `output` and `cells`
 /// are the results of the sequence.
-std::array<Tensor, 4> tangents_of_sequence(const SequenceArguments& arguments,
+std::array<Tensor, 4> tangents_of_sequence(const LltmSequenceArguments& arguments,
                                            bool reverse,
                                            const std::array<Tensor, 5>& tangents,
                                            const Tensor& output,

@@ -70,7 +70,7 @@ struct BackwardArguments {
   }
 };
 
-struct SequenceArguments {
+struct LltmSequenceArguments {
   static constexpr const char* kOperator = "lltm::sequence";
   static constexpr const char* kBackwardOperator = "lltm::sequence_backward";
   static constexpr bool kHasSteps = true;
@@ -178,7 +178,7 @@ struct BackwardArgumentsOf<GruArguments> {
   }
 };
 
-using SequenceBackwardArguments = BackwardArgumentsOf<SequenceArguments>;
+using LltmSequenceBackwardArguments = BackwardArgumentsOf<LltmSequenceArguments>;
 using LstmBackwardArguments = BackwardArgumentsOf<LstmArguments>;
 using GruBackwardArguments = BackwardArgumentsOf<GruArguments>;
 

@@ -49,8 +49,8 @@ void check_defined(const Arguments& arguments) {
 
 template void check_defined(const ForwardArguments&);
 template void check_defined(const BackwardArguments&);
-template void check_defined(const SequenceArguments&);
-template void check_defined(const SequenceBackwardArguments&);
+template void check_defined(const LltmSequenceArguments&);
+template void check_defined(const LltmSequenceBackwardArguments&);
 template void check_defined(const LstmArguments&);
 template void check_defined(const LstmBackwardArguments&);
 

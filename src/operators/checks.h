@@ -21,9 +21,9 @@ CellSizes<Size> check(const ForwardArguments& arguments);
 template <typename Size>
 CellSizes<Size> check(const BackwardArguments& arguments);
 template <typename Size>
-SequenceSizes<Size> check(const SequenceArguments& arguments);
+SequenceSizes<Size> check(const LltmSequenceArguments& arguments);
 template <typename Size>
-SequenceSizes<Size> check(const SequenceBackwardArguments& arguments);
+SequenceSizes<Size> check(const LltmSequenceBackwardArguments& arguments);
 template <typename Size>
 SequenceSizes<Size> check(const LstmArguments& arguments);
 template <typename Size>

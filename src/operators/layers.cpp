@@ -56,7 +56,7 @@ struct LltmLayers {
                  bool keep) {
     const OptionalTensor bias = parameters.size() > 1 ? std::optional(parameters[1]) : std::nullopt;
     const auto results =
-        op::Sequence::call({input, parameters[0], bias, h0, c0, lengths, reset}, reverse, keep);
+        op::LltmSequence::call({input, parameters[0], bias, h0, c0, lengths, reset}, reverse, keep);
     const auto& [output, h_n, c_n, cells, gates] = results;
     return {output, h_n, c_n, cells};
   }

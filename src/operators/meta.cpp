@@ -109,11 +109,13 @@ GateGradientsOf<states> gate_gradients_meta(const Arguments& arguments,
 TORCH_LIBRARY_IMPL(lltm, Meta, m) {
   m.impl("forward", op::Forward::kernel<forward_meta>());
   m.impl("backward", op::Backward::kernel<backward_meta>());
-  m.impl("sequence", op::Sequence::kernel<sequence_meta<SequenceArguments>>());
-  m.impl("sequence_backward",
-         op::SequenceBackward::kernel<sequence_backward_meta<SequenceBackwardArguments, 5>>());
+  m.impl("sequence", op::LltmSequence::kernel<sequence_meta<LltmSequenceArguments>>());
+  m.impl(
+      "sequence_backward",
+      op::LltmSequenceBackward::kernel<sequence_backward_meta<LltmSequenceBackwardArguments, 5>>());
   m.impl("_sequence_gate_gradients",
-         op::SequenceGateGradients::kernel<gate_gradients_meta<SequenceBackwardArguments, 2>>());
+         op::LltmSequenceGateGradients::kernel<
+             gate_gradients_meta<LltmSequenceBackwardArguments, 2>>());
   m.impl("lstm", op::Lstm::kernel<sequence_meta<LstmArguments>>());
   m.impl("lstm_backward",
          op::LstmBackward::kernel<sequence_backward_meta<LstmBackwardArguments, 6>>());

@@ -25,20 +25,20 @@ template <typename Compute>
 auto as_one_step(const BackwardArguments& arguments, const Compute& compute) {
   const auto& [grad_h, grad_cell, new_cell, gates, input, weights, bias, old_h] = arguments;
   const at::Tensor cells = new_cell.unsqueeze(0);
-  return compute(SequenceBackwardArguments{.grad_output = one_step_of(grad_h),
-                                           .grad_h_n = std::nullopt,
-                                           .grad_c_n = std::nullopt,
-                                           .grad_cells = one_step_of(grad_cell),
-                                           .output = cells,  // of the last step, so not read
-                                           .cells = cells,
-                                           .gates = gates.unsqueeze(0),
-                                           .sequence = {.input = input.unsqueeze(0),
-                                                        .weights = weights,
-                                                        .bias = bias,
-                                                        .h0 = old_h,
-                                                        .c0 = std::nullopt,
-                                                        .lengths = std::nullopt,
-                                                        .reset = std::nullopt}});
+  return compute(LltmSequenceBackwardArguments{.grad_output = one_step_of(grad_h),
+                                               .grad_h_n = std::nullopt,
+                                               .grad_c_n = std::nullopt,
+                                               .grad_cells = one_step_of(grad_cell),
+                                               .output = cells,  // of the last step, so not read
+                                               .cells = cells,
+                                               .gates = gates.unsqueeze(0),
+                                               .sequence = {.input = input.unsqueeze(0),
+                                                            .weights = weights,
+                                                            .bias = bias,
+                                                            .h0 = old_h,
+                                                            .c0 = std::nullopt,
+                                                            .lengths = std::nullopt,
+                                                            .reset = std::nullopt}});
 }
 
 /// The results of lltm::backward from those that compute() returns for these arguments.

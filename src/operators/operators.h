@@ -68,19 +68,20 @@ struct Backward : Operator<Backward,
 
 // The operators of a sequence take `reverse`, and then `keep` or a mask.
 
-struct Sequence : Operator<Sequence, SequenceResults, SequenceArguments, bool, bool> {
+struct LltmSequence : Operator<LltmSequence, SequenceResults, LltmSequenceArguments, bool, bool> {
   static constexpr const char* kName = Arguments::kOperator;
 };
 
-struct SequencePlan : Operator<SequencePlan, std::string, SequenceArguments, bool, bool> {
+struct LltmSequencePlan
+    : Operator<LltmSequencePlan, std::string, LltmSequenceArguments, bool, bool> {
   static constexpr const char* kName = "lltm::sequence_plan";
 };
 
-struct SequenceBackward : Operator<SequenceBackward,
-                                   OptionalGradients<LltmGradient::kCount>,
-                                   SequenceBackwardArguments,
-                                   bool,
-                                   std::array<bool, LltmGradient::kCount>> {
+struct LltmSequenceBackward : Operator<LltmSequenceBackward,
+                                       OptionalGradients<LltmGradient::kCount>,
+                                       LltmSequenceBackwardArguments,
+                                       bool,
+                                       std::array<bool, LltmGradient::kCount>> {
   static constexpr const char* kName = Arguments::kOperator;
 };
 
@@ -118,11 +119,11 @@ struct GruBackward : Operator<GruBackward,
 // from these operators and compute the sums themselves. state_mask requests the gradients of the
 // initial state. The operators are private: their schemas may change at any time.
 
-struct SequenceGateGradients : Operator<SequenceGateGradients,
-                                        GateGradients,
-                                        SequenceBackwardArguments,
-                                        bool,
-                                        std::array<bool, 2>> {
+struct LltmSequenceGateGradients : Operator<LltmSequenceGateGradients,
+                                            GateGradients,
+                                            LltmSequenceBackwardArguments,
+                                            bool,
+                                            std::array<bool, 2>> {
   static constexpr const char* kName = "lltm::_sequence_gate_gradients";
 };
 

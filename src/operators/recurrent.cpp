@@ -4,7 +4,7 @@
 
 namespace lltm {
 
-RecurrentArguments recurrent(const SequenceArguments& arguments) {
+RecurrentArguments recurrent(const LltmSequenceArguments& arguments) {
   return {.cell = cell::kLltm,
           .input = arguments.input,
           .weights = arguments.weights,

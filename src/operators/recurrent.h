@@ -33,7 +33,7 @@ struct RecurrentArguments {
 };
 
 /// The weights of lltm::sequence are split by views.
-RecurrentArguments recurrent(const SequenceArguments& arguments);
+RecurrentArguments recurrent(const LltmSequenceArguments& arguments);
 RecurrentArguments recurrent(const LstmArguments& arguments);
 RecurrentArguments recurrent(const GruArguments& arguments);
 

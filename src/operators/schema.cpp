@@ -163,7 +163,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence(
     const std::optional<at::Tensor>& reset,
     bool reverse,
     bool keep) {
-  return op::Sequence::call({input, weights, bias, h0, c0, lengths, reset}, reverse, keep);
+  return op::LltmSequence::call({input, weights, bias, h0, c0, lengths, reset}, reverse, keep);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence_backward(
@@ -183,22 +183,22 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> sequence_
     const std::optional<at::Tensor>& reset,
     bool reverse,
     std::array<bool, 5> output_mask) {
-  return or_undefined(op::SequenceBackward::call({grad_output,
-                                                  grad_h_n,
-                                                  grad_c_n,
-                                                  grad_cells,
-                                                  output,
-                                                  cells,
-                                                  gates,
-                                                  input,
-                                                  weights,
-                                                  bias,
-                                                  h0,
-                                                  c0,
-                                                  lengths,
-                                                  reset},
-                                                 reverse,
-                                                 output_mask));
+  return or_undefined(op::LltmSequenceBackward::call({grad_output,
+                                                      grad_h_n,
+                                                      grad_c_n,
+                                                      grad_cells,
+                                                      output,
+                                                      cells,
+                                                      gates,
+                                                      input,
+                                                      weights,
+                                                      bias,
+                                                      h0,
+                                                      c0,
+                                                      lengths,
+                                                      reset},
+                                                     reverse,
+                                                     output_mask));
 }
 
 std::string sequence_plan(const at::Tensor& input,
@@ -210,7 +210,7 @@ std::string sequence_plan(const at::Tensor& input,
                           const std::optional<at::Tensor>& reset,
                           bool reverse,
                           bool keep) {
-  return op::SequencePlan::call({input, weights, bias, h0, c0, lengths, reset}, reverse, keep);
+  return op::LltmSequencePlan::call({input, weights, bias, h0, c0, lengths, reset}, reverse, keep);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor> lstm(

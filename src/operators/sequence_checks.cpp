@@ -13,7 +13,7 @@ struct Words {
   std::string_view advice;       // if cells or gates are empty
 };
 
-constexpr Words words_for(const SequenceArguments& /*arguments*/) {
+constexpr Words words_for(const LltmSequenceArguments& /*arguments*/) {
   return {.bias = "[3*state_size]",
           .gates = "[steps, batch, 3*state_size]",
           .advice = " (lltm::sequence returns all of it with keep=True)"};
@@ -29,7 +29,7 @@ constexpr Words words_for(const GruArguments& /*arguments*/) {
           .advice = " (lltm::gru returns all of it with keep=True)"};
 }
 
-void weights_like_input(const Checker& check, const SequenceArguments& arguments) {
+void weights_like_input(const Checker& check, const LltmSequenceArguments& arguments) {
   check.like_input({"weights", arguments.weights});
 }
 template <typename Arguments>
@@ -202,7 +202,7 @@ SequenceSizes<Size> check_backward(const Arguments& arguments) {
 }  // namespace
 
 template <typename Size>
-SequenceSizes<Size> check(const SequenceArguments& arguments) {
+SequenceSizes<Size> check(const LltmSequenceArguments& arguments) {
   return check_forward<Size>(arguments);
 }
 template <typename Size>
@@ -214,7 +214,7 @@ SequenceSizes<Size> check(const GruArguments& arguments) {
   return check_forward<Size>(arguments);
 }
 template <typename Size>
-SequenceSizes<Size> check(const SequenceBackwardArguments& arguments) {
+SequenceSizes<Size> check(const LltmSequenceBackwardArguments& arguments) {
   return check_backward<Size>(arguments);
 }
 template <typename Size>
@@ -226,12 +226,12 @@ SequenceSizes<Size> check(const GruBackwardArguments& arguments) {
   return check_backward<Size>(arguments);
 }
 
-#define LLTM_INSTANTIATE(Size)                                          \
-  template SequenceSizes<Size> check(const SequenceArguments&);         \
-  template SequenceSizes<Size> check(const SequenceBackwardArguments&); \
-  template SequenceSizes<Size> check(const LstmArguments&);             \
-  template SequenceSizes<Size> check(const LstmBackwardArguments&);     \
-  template SequenceSizes<Size> check(const GruArguments&);              \
+#define LLTM_INSTANTIATE(Size)                                              \
+  template SequenceSizes<Size> check(const LltmSequenceArguments&);         \
+  template SequenceSizes<Size> check(const LltmSequenceBackwardArguments&); \
+  template SequenceSizes<Size> check(const LstmArguments&);                 \
+  template SequenceSizes<Size> check(const LstmBackwardArguments&);         \
+  template SequenceSizes<Size> check(const GruArguments&);                  \
   template SequenceSizes<Size> check(const GruBackwardArguments&);
 LLTM_INSTANTIATE(int64_t)
 LLTM_INSTANTIATE(c10::SymInt)
