@@ -20,17 +20,8 @@ template <typename Size>
 CellSizes<Size> check(const ForwardArguments& arguments);
 template <typename Size>
 CellSizes<Size> check(const BackwardArguments& arguments);
-template <typename Size>
-SequenceSizes<Size> check(const LltmSequenceArguments& arguments);
-template <typename Size>
-SequenceSizes<Size> check(const LltmSequenceBackwardArguments& arguments);
-template <typename Size>
-SequenceSizes<Size> check(const LstmArguments& arguments);
-template <typename Size>
-SequenceSizes<Size> check(const LstmBackwardArguments& arguments);
-template <typename Size>
-SequenceSizes<Size> check(const GruArguments& arguments);
-template <typename Size>
-SequenceSizes<Size> check(const GruBackwardArguments& arguments);
+template <typename Size, typename Arguments>
+  requires Arguments::kHasSteps
+SequenceSizes<Size> check(const Arguments& arguments);
 
 }  // namespace lltm

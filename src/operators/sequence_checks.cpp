@@ -201,29 +201,14 @@ SequenceSizes<Size> check_backward(const Arguments& arguments) {
 
 }  // namespace
 
-template <typename Size>
-SequenceSizes<Size> check(const LltmSequenceArguments& arguments) {
-  return check_forward<Size>(arguments);
-}
-template <typename Size>
-SequenceSizes<Size> check(const LstmArguments& arguments) {
-  return check_forward<Size>(arguments);
-}
-template <typename Size>
-SequenceSizes<Size> check(const GruArguments& arguments) {
-  return check_forward<Size>(arguments);
-}
-template <typename Size>
-SequenceSizes<Size> check(const LltmSequenceBackwardArguments& arguments) {
-  return check_backward<Size>(arguments);
-}
-template <typename Size>
-SequenceSizes<Size> check(const LstmBackwardArguments& arguments) {
-  return check_backward<Size>(arguments);
-}
-template <typename Size>
-SequenceSizes<Size> check(const GruBackwardArguments& arguments) {
-  return check_backward<Size>(arguments);
+template <typename Size, typename Arguments>
+  requires Arguments::kHasSteps
+SequenceSizes<Size> check(const Arguments& arguments) {
+  if constexpr (requires { arguments.sequence; }) {
+    return check_backward<Size>(arguments);
+  } else {
+    return check_forward<Size>(arguments);
+  }
 }
 
 #define LLTM_INSTANTIATE(Size)                                              \
