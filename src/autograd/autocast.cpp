@@ -25,9 +25,10 @@ typename Op::Results autocast(const typename Op::Arguments& arguments, Rest... r
 template <c10::DeviceType device>
 void register_kernels(torch::Library& m) {
   m.impl("forward", op::Forward::kernel<autocast<op::Forward, device>>());
-  m.impl("sequence", op::LltmSequence::kernel<autocast<op::LltmSequence, device>>());
-  m.impl("lstm", op::Lstm::kernel<autocast<op::Lstm, device>>());
-  m.impl("gru", op::Gru::kernel<autocast<op::Gru, device>>());
+  for_each_cell([&]<typename Cell>() {
+    using Op = typename Cell::Forward;
+    m.impl(Op::kName, Op::template kernel<autocast<Op, device>>());
+  });
 }
 
 }  // namespace

@@ -211,20 +211,15 @@ TORCH_LIBRARY_IMPL(lltm, FuncTorchBatched, m) {
   using namespace op;
   m.impl("forward", Forward::kernel<forward_batched<Forward>>());
   m.impl("backward", Backward::kernel<backward_batched>());
-  m.impl("sequence", LltmSequence::kernel<forward_batched<LltmSequence>>());
-  m.impl("sequence_backward",
-         LltmSequenceBackward::kernel<
-             sequence_backward_batched<LltmSequenceBackward, LltmSequenceGateGradients>>());
-  m.impl("_sequence_gate_gradients",
-         LltmSequenceGateGradients::kernel<batched<LltmSequenceGateGradients>>());
-  m.impl("lstm", Lstm::kernel<forward_batched<Lstm>>());
-  m.impl("lstm_backward",
-         LstmBackward::kernel<sequence_backward_batched<LstmBackward, LstmGateGradients>>());
-  m.impl("_lstm_gate_gradients", LstmGateGradients::kernel<batched<LstmGateGradients>>());
-  m.impl("gru", Gru::kernel<forward_batched<Gru>>());
-  m.impl("gru_backward",
-         GruBackward::kernel<sequence_backward_batched<GruBackward, GruGateGradients>>());
-  m.impl("_gru_gate_gradients", GruGateGradients::kernel<batched<GruGateGradients>>());
+  for_each_cell([&]<typename Cell>() {
+    using Op = typename Cell::Forward;
+    using OpBackward = typename Cell::Backward;
+    using GateGradients = typename Cell::GateGradients;
+    m.impl(Op::kName, Op::template kernel<forward_batched<Op>>());
+    m.impl(OpBackward::kName,
+           OpBackward::template kernel<sequence_backward_batched<OpBackward, GateGradients>>());
+    m.impl(GateGradients::kName, GateGradients::template kernel<batched<GateGradients>>());
+  });
 }
 
 // The legacy vmap, which torch.autograd.grad(is_grads_batched=True) and gradcheck still use. Its
@@ -232,13 +227,10 @@ TORCH_LIBRARY_IMPL(lltm, FuncTorchBatched, m) {
 // operations of the composite formula have batching rules.
 TORCH_LIBRARY_IMPL(lltm, Batched, m) {
   m.impl("backward", op::Backward::kernel<formula::backward>());
-  m.impl("sequence_backward",
-         op::LltmSequenceBackward::kernel<
-             formula::sequence_backward<LltmSequenceBackwardArguments>>());
-  m.impl("lstm_backward",
-         op::LstmBackward::kernel<formula::sequence_backward<LstmBackwardArguments>>());
-  m.impl("gru_backward",
-         op::GruBackward::kernel<formula::sequence_backward<GruBackwardArguments>>());
+  for_each_cell([&]<typename Cell>() {
+    using Op = typename Cell::Backward;
+    m.impl(Op::kName, Op::template kernel<formula::sequence_backward<typename Op::Arguments>>());
+  });
 }
 
 }  // namespace lltm

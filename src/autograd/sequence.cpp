@@ -23,24 +23,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-struct LltmOperators {
-  using Forward = op::LltmSequence;
-  using Backward = op::LltmSequenceBackward;
-  static constexpr const char* kNode = "LltmSequenceBackward";
-};
-
-struct LstmOperators {
-  using Forward = op::Lstm;
-  using Backward = op::LstmBackward;
-  static constexpr const char* kNode = "LltmLstmBackward";
-};
-
-struct GruOperators {
-  using Forward = op::Gru;
-  using Backward = op::GruBackward;
-  static constexpr const char* kNode = "LltmGruBackward";
-};
-
 template <typename Operators>
 constexpr size_t kGradients = std::tuple_size_v<typename Operators::Backward::Results>;
 
@@ -163,9 +145,10 @@ auto sequence_autograd(const typename Operators::Forward::Arguments& arguments,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
-  m.impl("sequence", op::LltmSequence::kernel<sequence_autograd<LltmOperators>>());
-  m.impl("lstm", op::Lstm::kernel<sequence_autograd<LstmOperators>>());
-  m.impl("gru", op::Gru::kernel<sequence_autograd<GruOperators>>());
+  for_each_cell([&]<typename Cell>() {
+    using Op = typename Cell::Forward;
+    m.impl(Op::kName, Op::template kernel<sequence_autograd<Cell>>());
+  });
 }
 
 }  // namespace lltm

@@ -3,7 +3,7 @@
 #include "../formula/backward.h"
 #include "../formula/double_backward.h"
 #include "../operators/checks.h"
-#include "../operators/gradient_index.h"
+#include "../operators/names.h"
 #include "../operators/operators.h"
 #include "differentiation.h"
 #include "node.h"
@@ -12,8 +12,9 @@
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
-#include <array>
-#include <type_traits>
+#include <cstddef>
+#include <string_view>
+#include <tuple>
 
 namespace lltm {
 namespace {
@@ -22,87 +23,49 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// For each operator, the name of its node and, by name, the gradients that enter it.
+using Place = Tensor formula::GradientsOfGradients::*;
 
-struct BackwardOfLltm {
-  using Op = op::LltmSequenceBackward;
-  static constexpr const char* kNode = "LltmSequenceBackwardBackward";
-
-  static formula::GradientsOfGradients by_name(const variable_list& gradients) {
-    return {.input = gradients[LltmGradient::kInput],
-            .weights = gradients[LltmGradient::kWeights],
-            .bias = gradients[LltmGradient::kBias],
-            .h0 = gradients[LltmGradient::kH0],
-            .c0 = gradients[LltmGradient::kC0]};
-  }
-};
-
-struct BackwardOfLstm {
-  using Op = op::LstmBackward;
-  static constexpr const char* kNode = "LltmLstmBackwardBackward";
-
-  static formula::GradientsOfGradients by_name(const variable_list& gradients) {
-    return {.input = gradients[LstmGradient::kInput],
-            .weight_ih = gradients[LstmGradient::kWeightIh],
-            .weight_hh = gradients[LstmGradient::kWeightHh],
-            .bias = gradients[LstmGradient::kBias],
-            .h0 = gradients[LstmGradient::kH0],
-            .c0 = gradients[LstmGradient::kC0]};
-  }
-};
-
-struct BackwardOfGru {
-  using Op = op::GruBackward;
-  static constexpr const char* kNode = "LltmGruBackwardBackward";
-
-  static formula::GradientsOfGradients by_name(const variable_list& gradients) {
-    return {.input = gradients[GruGradient::kInput],
-            .weight_ih = gradients[GruGradient::kWeightIh],
-            .weight_hh = gradients[GruGradient::kWeightHh],
-            .bias = gradients[GruGradient::kBiasIh],
-            .bias_hh = gradients[GruGradient::kBiasHh],
-            .h0 = gradients[GruGradient::kH0]};
-  }
-};
-
-template <typename GateGradientsOp>
-struct BackwardOfGates {
-  using Op = GateGradientsOp;
-  static constexpr const char* kNode = "LltmGateGradientsBackward";
-
-  static formula::GradientsOfGradients by_name(const variable_list& gradients) {
-    // Of h0 and c0, or of h0 alone.
-    return {.gates = gradients[0],
-            .h0 = gradients[1],
-            .c0 = gradients.size() > 2 ? gradients[2] : Tensor()};
-  }
-};
+/// Where the gradient of a result goes.
+constexpr Place place_of(std::string_view result) {
+  using Given = formula::GradientsOfGradients;
+  return result == "d_gates"                          ? &Given::gates
+         : result == "d_input"                        ? &Given::input
+         : result == "d_weights"                      ? &Given::weights
+         : result == "d_weight_ih"                    ? &Given::weight_ih
+         : result == "d_weight_hh"                    ? &Given::weight_hh
+         : is_one_of(result, {"d_bias", "d_bias_ih"}) ? &Given::bias
+         : result == "d_bias_hh"                      ? &Given::bias_hh
+         : result == "d_h0"                           ? &Given::h0
+                                                      : &Given::c0;
+}
 
 /// The node. It computes nothing until it runs, because most graphs of gradients are never
 /// differentiated: torch.func.grad always records one.
-template <typename Backward>
+template <typename Op, const char* const& name>
 struct DoubleBackward {
-  using Op = typename Backward::Op;
-  static constexpr const char* kName = Backward::kNode;
+  static constexpr const char* kName = name;
   static constexpr bool is_traceable = false;
 
   static variable_list backward(AutogradContext* ctx, const variable_list& gradients) {
     if (!any_defined(gradients)) {
       return variable_list(number_differentiable<Op>());
     }
+    const auto& places = Op::template by_result_name<place_of>();
+    formula::GradientsOfGradients given;
+    for (size_t i = 0; i < places.size(); ++i) {
+      given.*places[i] = gradients[i];
+    }
     const auto saved = saved_list<Op::kTensors>(*ctx);
-    return formula::double_backward(pack_arguments<typename Op::Arguments>(saved),
-                                    ctx->saved_data[kReverse].toBool(),
-                                    Backward::by_name(gradients));
+    return formula::double_backward(
+        pack_arguments<typename Op::Arguments>(saved), ctx->saved_data[kReverse].toBool(), given);
   }
 };
 
 /// Calls the operator, or its formula if the call needs forward-mode AD.
-template <typename Backward, typename Mask>
-typename Backward::Op::Results backward_autograd(const typename Backward::Op::Arguments& arguments,
-                                                 bool reverse,
-                                                 Mask mask) {
-  using Op = typename Backward::Op;
+template <typename Op, const char* const& node, typename Mask>
+typename Op::Results backward_autograd(const typename Op::Arguments& arguments,
+                                       bool reverse,
+                                       Mask mask) {
   check_defined(arguments);
   if (any_has_tangent<Op>(arguments)) {
     if constexpr (std::tuple_size_v<typename Op::Results> <= std::tuple_size_v<GateGradients>) {
@@ -111,24 +74,23 @@ typename Backward::Op::Results backward_autograd(const typename Backward::Op::Ar
       return formula::sequence_backward(arguments, reverse, mask);
     }
   }
-  return recorded_call<Op, DoubleBackward<Backward>>(
+  return recorded_call<Op, DoubleBackward<Op, node>>(
       arguments, {{kReverse, reverse}}, reverse, mask);
 }
+
+constexpr const char* kGateGradientsNode = "LltmGateGradientsBackward";
 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
-  using namespace op;
-  m.impl("sequence_backward", LltmSequenceBackward::kernel<backward_autograd<BackwardOfLltm>>());
-  m.impl("_sequence_gate_gradients",
-         LltmSequenceGateGradients::kernel<
-             backward_autograd<BackwardOfGates<LltmSequenceGateGradients>>>());
-  m.impl("lstm_backward", LstmBackward::kernel<backward_autograd<BackwardOfLstm>>());
-  m.impl("_lstm_gate_gradients",
-         LstmGateGradients::kernel<backward_autograd<BackwardOfGates<LstmGateGradients>>>());
-  m.impl("gru_backward", GruBackward::kernel<backward_autograd<BackwardOfGru>>());
-  m.impl("_gru_gate_gradients",
-         GruGateGradients::kernel<backward_autograd<BackwardOfGates<GruGateGradients>>>());
+  for_each_cell([&]<typename Cell>() {
+    using Backward = typename Cell::Backward;
+    using GateGradients = typename Cell::GateGradients;
+    m.impl(Backward::kName,
+           Backward::template kernel<backward_autograd<Backward, Cell::kBackwardNode>>());
+    m.impl(GateGradients::kName,
+           GateGradients::template kernel<backward_autograd<GateGradients, kGateGradientsNode>>());
+  });
 }
 
 }  // namespace lltm

@@ -168,9 +168,10 @@ auto sequence(const Arguments& arguments, bool reverse, bool keep) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("sequence", op::LltmSequence::kernel<sequence<LltmSequenceArguments>>());
-  m.impl("lstm", op::Lstm::kernel<sequence<LstmArguments>>());
-  m.impl("gru", op::Gru::kernel<sequence<GruArguments>>());
+  for_each_cell([&]<typename Cell>() {
+    using Op = typename Cell::Forward;
+    m.impl(Op::kName, Op::template kernel<sequence<typename Op::Arguments>>());
+  });
 }
 
 }  // namespace lltm::cpu

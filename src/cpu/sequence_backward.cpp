@@ -47,17 +47,14 @@ GateGradientsOf<states> gradients_of_gates(const Arguments& arguments,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("sequence_backward",
-         op::LltmSequenceBackward::kernel<sequence_backward<LltmSequenceBackwardArguments, 5>>());
-  m.impl("_sequence_gate_gradients",
-         op::LltmSequenceGateGradients::kernel<
-             gradients_of_gates<LltmSequenceBackwardArguments, 2>>());
-  m.impl("lstm_backward", op::LstmBackward::kernel<sequence_backward<LstmBackwardArguments, 6>>());
-  m.impl("_lstm_gate_gradients",
-         op::LstmGateGradients::kernel<gradients_of_gates<LstmBackwardArguments, 2>>());
-  m.impl("gru_backward", op::GruBackward::kernel<sequence_backward<GruBackwardArguments, 6>>());
-  m.impl("_gru_gate_gradients",
-         op::GruGateGradients::kernel<gradients_of_gates<GruBackwardArguments, 1>>());
+  for_each_cell([&]<typename Cell>() {
+    using Backward = typename Cell::Backward;
+    using GateGradients = typename Cell::GateGradients;
+    m.impl(Backward::kName,
+           Backward::template kernel<sequence_backward<typename Backward::Arguments>>());
+    m.impl(GateGradients::kName,
+           GateGradients::template kernel<gradients_of_gates<typename GateGradients::Arguments>>());
+  });
 }
 
 }  // namespace lltm::cpu

@@ -192,9 +192,10 @@ std::string plan_of_sequence(const Arguments& arguments, bool /*reverse*/, bool 
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("sequence", op::LltmSequence::kernel<sequence<LltmSequenceArguments>>());
-  m.impl("lstm", op::Lstm::kernel<sequence<LstmArguments>>());
-  m.impl("gru", op::Gru::kernel<sequence<GruArguments>>());
+  for_each_cell([&]<typename Cell>() {
+    using Op = typename Cell::Forward;
+    m.impl(Op::kName, Op::template kernel<sequence<typename Op::Arguments>>());
+  });
   m.impl("sequence_plan", op::LltmSequencePlan::kernel<plan_of_sequence<LltmSequenceArguments>>());
   m.impl("lstm_plan", op::LstmPlan::kernel<plan_of_sequence<LstmArguments>>());
 }

@@ -1,5 +1,7 @@
 // The CUDA dispatch key of a build without CUDA: raises an error of our own instead of the
 // dispatcher's table of registered kernels.
+#include "../operators/operators.h"
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
@@ -18,17 +20,16 @@ void unavailable(const c10::OperatorHandle& op, torch::jit::Stack* /*stack*/) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("forward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("sequence", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("sequence_plan", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("sequence_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("lstm_plan", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("lstm", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("lstm_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("gru", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("gru_backward", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("_gru_gate_gradients", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("_lstm_gate_gradients", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
-  m.impl("_sequence_gate_gradients", torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  const auto raise = [&](const char* name) {
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&unavailable>());
+  };
+  raise("forward");
+  raise("backward");
+  raise("sequence_plan");
+  raise("lstm_plan");
+  lltm::for_each_cell([&]<typename Cell>() {
+    raise(Cell::Forward::kName);
+    raise(Cell::Backward::kName);
+    raise(Cell::GateGradients::kName);
+  });
 }

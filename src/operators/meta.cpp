@@ -109,23 +109,17 @@ GateGradientsOf<states> gate_gradients_meta(const Arguments& arguments,
 TORCH_LIBRARY_IMPL(lltm, Meta, m) {
   m.impl("forward", op::Forward::kernel<forward_meta>());
   m.impl("backward", op::Backward::kernel<backward_meta>());
-  m.impl("sequence", op::LltmSequence::kernel<sequence_meta<LltmSequenceArguments>>());
-  m.impl(
-      "sequence_backward",
-      op::LltmSequenceBackward::kernel<sequence_backward_meta<LltmSequenceBackwardArguments, 5>>());
-  m.impl("_sequence_gate_gradients",
-         op::LltmSequenceGateGradients::kernel<
-             gate_gradients_meta<LltmSequenceBackwardArguments, 2>>());
-  m.impl("lstm", op::Lstm::kernel<sequence_meta<LstmArguments>>());
-  m.impl("lstm_backward",
-         op::LstmBackward::kernel<sequence_backward_meta<LstmBackwardArguments, 6>>());
-  m.impl("_lstm_gate_gradients",
-         op::LstmGateGradients::kernel<gate_gradients_meta<LstmBackwardArguments, 2>>());
-  m.impl("gru", op::Gru::kernel<sequence_meta<GruArguments>>());
-  m.impl("gru_backward",
-         op::GruBackward::kernel<sequence_backward_meta<GruBackwardArguments, 6>>());
-  m.impl("_gru_gate_gradients",
-         op::GruGateGradients::kernel<gate_gradients_meta<GruBackwardArguments, 1>>());
+  for_each_cell([&]<typename Cell>() {
+    using Op = typename Cell::Forward;
+    using Backward = typename Cell::Backward;
+    using GateGradients = typename Cell::GateGradients;
+    m.impl(Op::kName, Op::template kernel<sequence_meta<typename Op::Arguments>>());
+    m.impl(Backward::kName,
+           Backward::template kernel<sequence_backward_meta<typename Backward::Arguments>>());
+    m.impl(
+        GateGradients::kName,
+        GateGradients::template kernel<gate_gradients_meta<typename GateGradients::Arguments>>());
+  });
 }
 
 }  // namespace lltm

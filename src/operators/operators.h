@@ -141,4 +141,39 @@ struct GruGateGradients : Operator<GruGateGradients,
 };
 
 }  // namespace op
+
+// The operators of a cell's sequences, and the names of their nodes in profiles.
+
+struct LltmOperators {
+  using Forward = op::LltmSequence;
+  using Backward = op::LltmSequenceBackward;
+  using GateGradients = op::LltmSequenceGateGradients;
+  static constexpr const char* kNode = "LltmSequenceBackward";
+  static constexpr const char* kBackwardNode = "LltmSequenceBackwardBackward";
+};
+
+struct LstmOperators {
+  using Forward = op::Lstm;
+  using Backward = op::LstmBackward;
+  using GateGradients = op::LstmGateGradients;
+  static constexpr const char* kNode = "LltmLstmBackward";
+  static constexpr const char* kBackwardNode = "LltmLstmBackwardBackward";
+};
+
+struct GruOperators {
+  using Forward = op::Gru;
+  using Backward = op::GruBackward;
+  using GateGradients = op::GruGateGradients;
+  static constexpr const char* kNode = "LltmGruBackward";
+  static constexpr const char* kBackwardNode = "LltmGruBackwardBackward";
+};
+
+/// Calls function.operator()<Operators>() for those of each cell: what registers an implementation.
+template <typename Function>
+void for_each_cell(const Function& function) {
+  function.template operator()<LltmOperators>();
+  function.template operator()<LstmOperators>();
+  function.template operator()<GruOperators>();
+}
+
 }  // namespace lltm
