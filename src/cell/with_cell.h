@@ -9,6 +9,8 @@
 
 namespace lltm {
 
+static_assert(kCellTypes == 3, "the functions below name every cell");
+
 /// Calls function.operator()<Cell>() for the policy of a cell that has all kernels.
 template <typename Function>
 constexpr auto with_cell(CellType cell, const Function& function) {

@@ -72,6 +72,7 @@ constexpr SequenceKernels<scalar_t> make_sequence_kernels() {
 template <typename... scalars>
 constexpr KernelsFor<scalars...> make_kernels(KernelsFor<scalars...>) {
   using cell::Lltm, cell::Lstm, cell::Gru;
+  static_assert(kCellTypes == 3, "both tables have a row for every cell");
   return {.pointwise = {{{make_pointwise_kernels<Lltm, scalars>()...},
                          {make_pointwise_kernels<Lstm, scalars>()...},
                          {make_pointwise_kernels<Gru, scalars>()...}}},
