@@ -10,7 +10,8 @@
 //               backward, and that a row of gradients has
 //   kOfInput    which of them each input is added to, and so which gradient it takes
 //   kOfGate     the same for the sums with h
-//   kAdds       whether both sides are added number by number, so that only x + h matters
+//   kAdds       whether both sides are added number by number, so that only x + h matters. The
+//               operators of such a cell take one bias, those of others one of each side.
 //   kStates     floats that are carried from step to step: State::cell
 //   kCarriesH   whether that is h itself, not rounded
 //   kColumns    biases of the sums with h that have a column of their own; the others are added to
