@@ -99,8 +99,8 @@ def number(value: float) -> str:
     return "-" if pandas.isna(value) else f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def ratio(value: float) -> str:
-    return "-" if pandas.isna(value) else f"{value:.2f}"
+def ratio(value: float, digits: int = 2) -> str:
+    return "-" if pandas.isna(value) else f"{value:.{digits}f}"
 
 
 def pairs(values: Series, form: Callable[[float], str] = number) -> Series:
@@ -250,7 +250,7 @@ def speedups(rows: DataFrame, column: str = "speedup") -> str:
     plain = rows["variant"].isin(["", "padded"]) | (of_pair & is_cpu & packed)
     wide = times(rows[(plain & is_cpu & threads) | (plain & (rows["clock"] == "device")) | of_models])
     wide = wide[wide[column].notna()]
-    shown = pairs(wide[column], lambda value: f"{value:.1f}").reset_index(name="speedup")
+    shown = pairs(wide[column], lambda value: ratio(value, 1)).reset_index(name="speedup")
     by_dtype = shown.pivot(index=["variant", "shape"], columns="dtype", values="speedup")
     order = list(dict.fromkeys(zip(shown["variant"], shown["shape"], strict=True)))
     dtypes = [dtype for dtype in DTYPE_TITLES if dtype in by_dtype]
@@ -268,13 +268,14 @@ def gpu_name(found: Measurements) -> str:
 
 
 def headline(found: Measurements, column: str) -> str:
-    """Of a layer on a GPU: the median and the range of the speedups of random sequences, forward and backward."""
-    rows = found.rows[(found.rows["section"] == "sequence sweep") & (found.rows["work"] == "training")]
-    wide = times(rows)[column].dropna()
+    """Of a layer on a GPU: the median and the range of the speedups of random sequences, forward and backward, in
+    device time, over the shapes that were measured in both dtypes."""
+    chosen = {"section": "sequence sweep", "work": "training", "clock": "device"}
+    rows = found.rows[(found.rows[list(chosen)] == Series(chosen)).all(axis=1)]
+    wide = times(rows)[column].unstack("dtype")[["tf32", "float16"]].dropna()
     shapes = [Shape.parse(shape) for shape in wide.index.unique("shape")]
     tf32, float16 = (
-        f"{of.median():.1f} times ({of.min():.1f} to {of.max():.1f})"
-        for of in (wide.xs("tf32", level="dtype"), wide.xs("float16", level="dtype"))
+        f"{of.median():.1f} times ({of.min():.1f} to {of.max():.1f})" for of in (wide["tf32"], wide["float16"])
     )
     layer, peer = column.split()[0], "cuDNN's with PyTorch's defaults, float32 in"
     if column == "speedup":

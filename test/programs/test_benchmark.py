@@ -169,6 +169,15 @@ class TestReport:
         cells = "| shape | lltm.LSTMCell | LSTMCell | lltm.GRUCell | GRUCell | LSTMCell speedup | GRUCell speedup |"
         assert cells in lines and "| 1,8,16 | 2 | 3 | 2 | 5 | 1.50 | 2.50 |" in lines
 
+    def test_a_speedup_without_its_gradients_is_half_a_pair(self, tmp_path):
+        """As where a run has ended."""
+        us = {"lltm.GRUCell": 2.0, "GRUCell": 5.0}
+        rows = [row for shape in ("1,8,16", "2,8,16") for row in self.rows("step", shape, us)]
+        rows += self.rows("step", "1,8,16", {"lltm.GRUCell": 1.0, "GRUCell": 3.0}, "training")
+        self.write(tmp_path / "rows.jsonl", rows)
+        lines = report.speedups(report.read([tmp_path / "rows.jsonl"]).rows, "GRUCell speedup").splitlines()
+        assert lines[-2:] == ["| 1, 8, 16 | 2.5 / 3.0 |", "| 2, 8, 16 | 2.5 / - |"]
+
     @pytest.mark.parametrize(
         ("section", "ours", "peer"), [("sweep", "lltm", "eager"), ("sequence sweep", "LLTM", "GRU")]
     )
@@ -185,6 +194,26 @@ class TestReport:
         assert [line.split(",")[0] for line in worst] == [f"| {number}" for number in range(1, report.WORST + 1)]
         assert "Seeds 0, 1, 2, pooled." in lines
         assert pictures == [f"{section.replace(' ', '-')}.png"]
+
+    def test_a_headline_is_of_device_time_and_of_shapes_with_both_dtypes(self, tmp_path):
+        def shape(number: int, dtype: str, us: float, clock: str = "device") -> list[Row]:
+            given = {"dtype": dtype, "clock": clock}
+            return self.rows("sequence sweep", f"9,1,8,{number}", {"lltm.GRU": 1.0, "GRU": us}, "training", **given)
+
+        both = [row for dtype in ("tf32", "float16") for number in (1, 2, 4) for row in shape(number, dtype, number)]
+        rows = [
+            *both,
+            *shape(3, "tf32", 9.0),
+            *(row for name in ("tf32", "float16") for row in shape(1, name, 8, "wall")),
+        ]
+        self.write(tmp_path / "rows.jsonl", rows)
+        found = report.read([tmp_path / "rows.jsonl"])
+        found.machines[0] |= {"GPU": "NVIDIA H200"}
+        assert report.headline(found, "GRU speedup").replace("\n", " ") == (
+            "On an NVIDIA H200, forward + backward of `lltm.GRU` is 2.0 times (1.0 to 4.0) as fast as cuDNN's with"
+            " PyTorch's defaults, float32 in TF32, and 2.0 times (1.0 to 4.0) in float16: the median (and range) of 3"
+            " random shapes with hidden sizes up to 4."
+        )
 
     def test_files_are_pooled_and_the_last_measurement_of_a_shape_counts(self, tmp_path):
         def file(seed: int, us: float) -> list[Row]:
