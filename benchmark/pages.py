@@ -102,7 +102,7 @@ def resets(*runs: dict) -> str:
         [
             f"On {machine.get('GPU', machine['CPU'])}, {runs[0]['dtype']}, PyTorch {machine['PyTorch']}:",
             "",
-            *("| " + " | ".join(line) + " |" for line in (columns, ["---"] * len(columns), *lines)),
+            *("| " + " | ".join(line) + " |" for line in (columns, [":---"] * len(columns), *lines)),
         ]
     )
 
