@@ -173,8 +173,8 @@ bench:
 # For every GPU: LLTM_EVERY_GPU in cmake/CudaChoice.cmake, also where a GPU is present.
 wheel:
 	@$(call with,wheel) sh -ec '\
-	  cmake -S . -B build-wheel -DLLTM_CUDA=$(or $(CUDA),ON) -DCMAKE_CUDA_ARCHITECTURES="80-real;90-virtual;90a-real" \
-	    -DCMAKE_CUDA_FLAGS=--compress-mode=size $(CMAKE_ARGS); \
+	  cmake -S . -B build-wheel -DLLTM_CUDA=$(or $(CUDA),ON) \
+	    -DCMAKE_CUDA_ARCHITECTURES="80-real;90-virtual;90a-real" $(CMAKE_ARGS); \
 	  cmake --build build-wheel --target lltm_wheel_parts; \
 	  python3 scripts/make_wheel.py $(ARGS)'
 

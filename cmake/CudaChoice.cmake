@@ -63,6 +63,11 @@ macro(lltm_choose_cuda enabled_variable oldest_architecture with_90a)
       set(${enabled_variable} ON)
       # Remove what a find_package(Torch) of the caller appended: the user chooses the architectures.
       string(REGEX REPLACE "-gencode[ ;=]+arch=[^ ;]+" "" CMAKE_CUDA_FLAGS "${CMAKE_CUDA_FLAGS}")
+      # Four times smaller. A driver decompresses the kernels of a source file when it loads them; older ones than that
+      # of CUDA 12.4 cannot, but no longer run what nvcc 13 builds.
+      if(CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+        set(CMAKE_CUDA_FLAGS "--compress-mode=size ${CMAKE_CUDA_FLAGS}")
+      endif()
     elseif(_lltm_choice STREQUAL "ON")
       message(FATAL_ERROR "LLTM_CUDA is ON, but ${_lltm_obstacle}.")
     else()

@@ -384,6 +384,7 @@ def test_architectures_are_the_builders_choice(build, options, environment, arch
         number, _, kind = architecture.partition("-")
         assert (f"compute_{number}]" if kind == "virtual" else f"sm_{number}]") in commands
     assert "compute_50" not in commands  # what PyTorch's own package would have added
+    assert ("FLAGS = --compress-mode=size " in commands) == (build.info["cuda"].split(".")[0] >= "13")
 
 
 @needs_nvcc
