@@ -301,13 +301,8 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
       }
       GridSums<Kernel::kThreeProducts> sums[Kernel::kWeightTiles];
       if (k > 0) {
-#ifdef LLTM_GRID_POLLS
-        int* const timed_out = p.timed_out;
-#else
-        int* const timed_out = nullptr;
-#endif
         const unsigned char* const from = slots.before(group) + from_lane;
-        polls.finish([&](int i) { return from + i * kGranuleBytes; }, timed_out);
+        polls.finish([&](int i) { return from + i * kGranuleBytes; });
 #pragma unroll
         for (int granule = 0; granule < kOwnGranules; ++granule) {
 #pragma unroll

@@ -78,9 +78,6 @@ struct PlaceOfWords {
 template <int kCount>
 struct Polls {
   uint4 of[kCount];
-#ifdef LLTM_GRID_POLLS
-  int left = LLTM_GRID_POLLS;
-#endif
 
   static LLTM_DEVICE bool is_missing(const uint4& v) {
     return max(max(v.x, v.y), max(v.z, v.w)) == kEmptyWord;
@@ -99,7 +96,7 @@ struct Polls {
   }
   /// Loads again what has not been there, until all is.
   template <typename At>
-  LLTM_DEVICE void finish(const At& at, [[maybe_unused]] int* timed_out) {
+  LLTM_DEVICE void finish(const At& at) {
     bool again = true;
     while (again) {
       bool missing = false;
@@ -111,12 +108,6 @@ struct Polls {
         }
       }
       again = __any_sync(~0u, missing);
-#ifdef LLTM_GRID_POLLS
-      if (again && --left <= 0) {
-        *timed_out = 1;
-        again = false;
-      }
-#endif
     }
   }
 };

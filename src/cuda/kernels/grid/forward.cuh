@@ -372,13 +372,8 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
       }
       GridSums<Kernel::kPlanes> sums[Kernel::kWeightTiles];
       if (multiplies) {
-#ifdef LLTM_GRID_POLLS
-        int* const timed_out = p.timed_out;
-#else
-        int* const timed_out = nullptr;
-#endif
         const unsigned char* const from = slots.before(group) + from_lane;
-        polls.finish([&](int i) { return from + piece_offset(i); }, timed_out);
+        polls.finish([&](int i) { return from + piece_offset(i); });
       }
       const uint32_t stage = shared_at + Kernel::kStageAt + 16 * lane;
       if constexpr (Kernel::kStaged) {

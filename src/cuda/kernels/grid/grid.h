@@ -43,9 +43,6 @@ template <typename Problem>
 struct OfGrid : Problem {
   GridTeams grid;
   GridWorkspace workspace;
-#ifdef LLTM_GRID_POLLS
-  int* timed_out;  // set if a wait took so many polls, for debugging
-#endif
 };
 
 /// Whether the weights are in the workspace already, from an earlier launch of the same call.
