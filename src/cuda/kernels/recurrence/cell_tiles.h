@@ -13,21 +13,13 @@ inline constexpr auto kMmaTilesOf = kMmaTiles<kGates>;
 
 /// Of the GRU: some of those for 3 gates, none of which multiplies the input.
 template <>
-inline constexpr auto kFmaTilesOf<3, 4> = std::to_array<RecurrenceTile>({
-    {.state_size = 32, .rows = 1},
-    {.state_size = 32, .rows = 4},
-    {.state_size = 64, .rows = 1},
-    {.state_size = 64, .rows = 4},
-    {.state_size = 96, .rows = 1},
-    {.state_size = 128, .rows = 1},
-    {.state_size = 128, .rows = 2},
-    {.state_size = 128, .rows = 4},
-    {.state_size = 256, .rows = 1, .cluster = 4},
-    {.state_size = 256, .rows = 2, .cluster = 4},
-    {.state_size = 256, .rows = 4, .cluster = 4},
-    {.state_size = 512, .rows = 1, .cluster = 16},
-    {.state_size = 512, .rows = 2, .cluster = 16},
-    {.state_size = 512, .rows = 4, .cluster = 16},
+inline constexpr auto kFmaTilesOf<3, 4> = fma_tiles<14>({
+    {.state_size = 32, .rows = {1, 4}},
+    {.state_size = 64, .rows = {1, 4}},
+    {.state_size = 96, .rows = {1}},
+    {.state_size = 128, .rows = {1, 2, 4}},
+    {.state_size = 256, .rows = {1, 2, 4}, .cluster = 4},
+    {.state_size = 512, .rows = {1, 2, 4}, .cluster = 16},
 });
 template <>
 inline constexpr auto kMmaTilesOf<3, 4> = mma_tiles({

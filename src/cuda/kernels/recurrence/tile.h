@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 
 namespace lltm::cuda {
 
@@ -40,54 +41,48 @@ struct GradientParts {
   bool operator==(const GradientParts&) const = default;
 };
 
-/// The tiles by multiply-adds for a cell of 3 or 4 gates. Weights take three quarters of the
-/// registers of a block at most, which says how many blocks share a larger state, and whether those
-/// of x have room. A cluster takes any number of rows, since a multiprocessor computes one after
-/// the other. The kernels are compiled in this order, on which the machine code of some depends.
+/// Tiles by multiply-adds of one state: one for each number of rows.
+struct FmaTiles {
+  int state_size;
+  std::initializer_list<int> rows;
+  int cluster = 1;
+  bool x_inside = false;
+};
+template <size_t kCount>
+consteval std::array<RecurrenceTile, kCount> fma_tiles(std::initializer_list<FmaTiles> of_states) {
+  std::array<RecurrenceTile, kCount> all{};
+  size_t count = 0;
+  for (const FmaTiles& of : of_states) {
+    for (const int rows : of.rows) {
+      all.at(count++) = {of.state_size, rows, of.x_inside, of.cluster};
+    }
+  }
+  return count == kCount ? all : throw count;
+}
+
+/// Those for a cell of 3 or 4 gates. Weights take three quarters of the registers of a block at
+/// most, which says how many blocks share a larger state, and whether those of x have room. A
+/// cluster takes any number of rows, since a multiprocessor computes one after the other. The
+/// kernels are compiled in this order, on which the machine code of some depends.
 template <int kGates>
 inline constexpr std::array<RecurrenceTile, 0> kFmaTiles{};
 template <>
-inline constexpr auto kFmaTiles<3> = std::to_array<RecurrenceTile>({
-    {.state_size = 32, .rows = 1},
-    {.state_size = 32, .rows = 2},
-    {.state_size = 32, .rows = 4},
-    {.state_size = 32, .rows = 1, .x_inside = true},
-    {.state_size = 64, .rows = 1},
-    {.state_size = 64, .rows = 2},
-    {.state_size = 64, .rows = 4},
-    {.state_size = 96, .rows = 1},
-    {.state_size = 96, .rows = 2},
-    {.state_size = 96, .rows = 4},
-    {.state_size = 128, .rows = 1},
-    {.state_size = 128, .rows = 2},
-    {.state_size = 128, .rows = 4},
-    {.state_size = 256, .rows = 1, .cluster = 4},
-    {.state_size = 256, .rows = 2, .cluster = 4},
-    {.state_size = 256, .rows = 4, .cluster = 4},
-    {.state_size = 256, .rows = 3, .cluster = 4},
-    {.state_size = 512, .rows = 1, .cluster = 16},
-    {.state_size = 512, .rows = 2, .cluster = 16},
-    {.state_size = 512, .rows = 3, .cluster = 16},
+inline constexpr auto kFmaTiles<3> = fma_tiles<20>({
+    {.state_size = 32, .rows = {1, 2, 4}},
+    {.state_size = 32, .rows = {1}, .x_inside = true},
+    {.state_size = 64, .rows = {1, 2, 4}},
+    {.state_size = 96, .rows = {1, 2, 4}},
+    {.state_size = 128, .rows = {1, 2, 4}},
+    {.state_size = 256, .rows = {1, 2, 4, 3}, .cluster = 4},
+    {.state_size = 512, .rows = {1, 2, 3}, .cluster = 16},
 });
 template <>
-inline constexpr auto kFmaTiles<4> = std::to_array<RecurrenceTile>({
-    {.state_size = 32, .rows = 1},
-    {.state_size = 32, .rows = 4},
-    {.state_size = 64, .rows = 1},
-    {.state_size = 64, .rows = 2},
-    {.state_size = 64, .rows = 4},
-    {.state_size = 96, .rows = 1},
-    {.state_size = 96, .rows = 2},
-    {.state_size = 128, .rows = 1, .cluster = 2},
-    {.state_size = 128, .rows = 2, .cluster = 2},
-    {.state_size = 128, .rows = 4, .cluster = 2},
-    {.state_size = 128, .rows = 3, .cluster = 2},
-    {.state_size = 128, .rows = 5, .cluster = 2},
-    {.state_size = 256, .rows = 1, .cluster = 8},
-    {.state_size = 256, .rows = 2, .cluster = 8},
-    {.state_size = 256, .rows = 4, .cluster = 8},
-    {.state_size = 256, .rows = 3, .cluster = 8},
-    {.state_size = 256, .rows = 5, .cluster = 8},
+inline constexpr auto kFmaTiles<4> = fma_tiles<17>({
+    {.state_size = 32, .rows = {1, 4}},
+    {.state_size = 64, .rows = {1, 2, 4}},
+    {.state_size = 96, .rows = {1, 2}},
+    {.state_size = 128, .rows = {1, 2, 4, 3, 5}, .cluster = 2},
+    {.state_size = 256, .rows = {1, 2, 4, 3, 5}, .cluster = 8},
 });
 
 /// The tiles by mma.sync: those of blocks by themselves with up to 8 rows, then the `others`.
