@@ -98,6 +98,12 @@ class Bounded:
         value = self.value + other.value
         return self._result(value, self.error + other.error + self.precision.rounding(value))
 
+    def __neg__(self) -> "Bounded":
+        return self._result(-self.value, self.error)
+
+    def __sub__(self, other: "Bounded") -> "Bounded":
+        return self + -other
+
     def __mul__(self, other: "Bounded") -> "Bounded":
         value = self.value * other.value
         a, b = self.value.abs(), other.value.abs()
@@ -301,3 +307,51 @@ class Cell(NamedTuple):
 
 LLTM = Cell(3, 1, lltm, lltm_gradients)
 LSTM = Cell(4, 2, lstm, lstm_gradients)
+
+
+class Gru:
+    """A step of a GRU, whose gates are four: the candidate's are what x and what h give it. The same functions as
+    Cell's, without a cell."""
+
+    matrices = 2
+
+    @staticmethod
+    def forward(input: Bounded, *others: Bounded | None) -> tuple[Bounded, Bounded]:
+        """new_h and gates."""
+        weight_ih, weight_hh, bias_ih, bias_hh, old_h = others
+        w_ih, w_hh = (Gru._halves(weight.t()) for weight in (weight_ih, weight_hh))
+        b_ih, b_hh = (Gru._halves(bias) if bias is not None else (None, None) for bias in (bias_ih, bias_hh))
+        biases = b_ih[0] + b_hh[0] if bias_ih is not None and bias_hh is not None else b_ih[0] or b_hh[0]
+        both = Bounded(torch.cat([w_ih[0].value, w_hh[0].value]), 0.0, w_ih[0].precision)
+        gates = cat(
+            cat(input, old_h).product(both, start=biases),
+            input.product(w_ih[1], start=b_ih[1]),
+            old_h.product(w_hh[1], start=b_hh[1]),
+        )
+        s_r, s_z, x_n, s_n = gates.stored().split(old_h.value.size(-1))
+        n = (x_n + s_r.sigmoid() * s_n).tanh()
+        return n + s_z.sigmoid() * (old_h - n), gates
+
+    @staticmethod
+    def backward(grad_h: Bounded | None, gates: Bounded, input: Bounded, *others: Bounded) -> tuple[Bounded, ...]:
+        """The gradients of input, weights, biases and old_h. `others` are the weights and old_h."""
+        weight_ih, weight_hh, old_h = others
+        s_r, s_z, x_n, s_n = gates.split(old_h.value.size(-1))
+        grad_h = grad_h or Bounded(torch.zeros_like(old_h.value), 0.0, old_h.precision)
+        r, z, sum_n = s_r.sigmoid(), s_z.sigmoid(), x_n + s_r.sigmoid() * s_n
+        d_n = grad_h * (-s_z).sigmoid() * sum_n.tanh_slope()
+        d_z = grad_h * (old_h - sum_n.tanh()) * s_z.sigmoid_slope()
+        d_r = d_n * s_n * s_r.sigmoid_slope()
+        of_x, of_h = (cat(d_r, d_z, d).stored() for d in (d_n, d_n * r))
+        d_old_h = of_h.product(weight_hh, start=grad_h * z)
+        weights = of_x.t() @ input, of_h.t() @ old_h
+        return of_x @ weight_ih, *weights, of_x.sum_of_rows(), of_h.sum_of_rows(), d_old_h
+
+    @staticmethod
+    def _halves(rows: Bounded) -> tuple[Bounded, ...]:
+        """Of the gates, to which x and h are added, and of the candidate."""
+        state_size = rows.value.size(-1) // 3
+        return rows.split([2 * state_size, state_size])
+
+
+GRU = Gru()

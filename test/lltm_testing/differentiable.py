@@ -51,6 +51,8 @@ FUNCTIONS = {
     "reverse": partial(of_sequence, reverse=True),
     "lstm": partial(of_sequence, cell=sequence_reference.Lstm),
     "lstm_reverse": partial(of_sequence, cell=sequence_reference.Lstm, reverse=True),
+    "gru": partial(of_sequence, cell=sequence_reference.Gru),
+    "gru_reverse": partial(of_sequence, cell=sequence_reference.Gru, reverse=True),
 }
 each_function = pytest.mark.parametrize("make", FUNCTIONS.values(), ids=FUNCTIONS)
 each_argument = pytest.mark.parametrize(

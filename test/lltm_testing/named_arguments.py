@@ -37,7 +37,6 @@ CELLS = dict.fromkeys(("forward", "backward"), sequence_reference.Sequence) | {
     cell.operator + suffix: cell for cell in sequence_reference.CELLS.values() for suffix in ("", "_backward")
 }
 WEIGHTS = {name: [n for n in CELLS[name].names if n.startswith("weight")][-1] for name in NAMES}
-GRADIENTS = tuple(name for name in NAMES["sequence_backward"] if name.startswith("grad_"))
 
 each_forward = pytest.mark.parametrize("operator", FORWARDS)
 each_backward = pytest.mark.parametrize("operator", BACKWARDS)
@@ -54,7 +53,7 @@ def flags(operator: str) -> tuple[str, ...]:
 
 
 def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None, sizes=(7, 6, 5, 4)) -> dict[str, Tensor]:
-    """Valid arguments, none of them absent. The c0 of a sequence has cell_dtype, or the others' dtype."""
+    """Valid arguments, none of them absent. A state carried in float32 has cell_dtype, or the others' dtype."""
     if operator in ("forward", "backward"):
         arguments = reference.make_arguments(sizes[1:], dtype, device)
         _, new_cell, gates = reference.call(arguments)
@@ -63,9 +62,8 @@ def make(operator: str, device="cpu", dtype=torch.float32, cell_dtype=None, size
     else:
         options = {"lengths": True, "reset": True, "cell_dtype": cell_dtype, "cell": CELLS[operator]}
         arguments = sequence_reference.make(sizes, dtype, device, **options)
-        output, _, _, cells, gates = sequence_reference.call(arguments, keep=True)
-        gradients = dict(zip(GRADIENTS, sequence_reference.make_gradients(arguments), strict=True))
-        values = {"output": output, "cells": cells, "gates": gates} | gradients
+        values = dict(zip(arguments.outputs, sequence_reference.call(arguments, keep=True), strict=True))
+        values |= zip(arguments.incoming(), sequence_reference.make_gradients(arguments), strict=True)
     values |= arguments._asdict()
     return {name: values[name] for name in NAMES[operator]}
 

@@ -103,6 +103,16 @@ def lstm(input, weight_ih, weight_hh, bias, old_h, old_cell) -> tuple[Tensor, Te
     return torch.sigmoid(z_o) * torch.tanh(new_cell), new_cell, z
 
 
+def gru(input, weight_ih, weight_hh, bias_ih, bias_hh, old_h) -> tuple[Tensor, Tensor]:
+    """new_h and gates of the cell of nn.GRU."""
+    linear = torch.nn.functional.linear
+    (x_r, x_z, x_n), (h_r, h_z, s_n) = (
+        linear(*of).chunk(3, dim=-1) for of in ((input, weight_ih, bias_ih), (old_h, weight_hh, bias_hh))
+    )
+    n = torch.tanh(x_n + torch.sigmoid(x_r + h_r) * s_n)
+    return n + torch.sigmoid(x_z + h_z) * (old_h - n), torch.cat([x_r + h_r, x_z + h_z, x_n, s_n], dim=-1)
+
+
 def library_product_spreads_nan(dtype: torch.dtype) -> bool:
     """oneDNN's 16-bit products with AMX read past the end of an odd row, into the next one, and multiply by 0 there."""
     return dtype.itemsize == 2 and torch.cpu._is_amx_tile_supported()

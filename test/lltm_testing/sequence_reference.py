@@ -1,4 +1,4 @@
-"""A sequence of either cell as a loop of its formula in float64, over the rows and steps within the lengths."""
+"""A sequence of any cell as a loop of its formula in float64, over the rows and steps within the lengths."""
 
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
@@ -8,8 +8,6 @@ from torch import Tensor
 
 from lltm_testing import bounds, reference
 from lltm_testing.bounds import Precision
-
-OUTPUTS = ("output", "h_n", "c_n", "cells", "gates")
 
 
 class Sizes(NamedTuple):
@@ -41,19 +39,52 @@ FLAGS = [(), ("lengths",), ("reset", "reverse"), ("lengths", "reset", "reverse")
 
 
 class Fields:
-    """What the arguments of lltm::sequence and lltm::lstm, except keep, have in common."""
+    """What the arguments of lltm::sequence, lltm::lstm and lltm::gru, except keep, have in common."""
 
     operator: ClassVar[str]
     names: ClassVar[tuple[str, ...]]
     """The floating-point arguments, in the order of the gradients."""
+    outputs: ClassVar[tuple[str, ...]] = ("output", "h_n", "c_n", "cells", "gates")
+    states: ClassVar[tuple[str, ...]] = ("h0", "c0")
+    """The initial states. Steps carry the last one in float32, and it may be float32 beside 16 bits."""
     gates: ClassVar[int]
+    """The rows of the weights for each element of the state."""
+    saved: ClassVar[int]
+    """The numbers that `gates` has for each element of the state."""
     step: ClassVar[Callable]
-    """The cell's formula: new_h, new_cell and gates of an input, the weights, the bias, old_h and old_cell."""
-    bounds: ClassVar[bounds.Cell]
+    """The cell's formula: the new states and gates of an input, the weights, the biases and the old states."""
+    bounds: ClassVar[bounds.Cell | bounds.Gru]
 
-    @property
-    def weights_and_bias(self) -> tuple[Tensor | None, ...]:
-        return tuple(getattr(self, name) for name in self.names[1:-2])
+    @classmethod
+    def weight_names(cls) -> tuple[str, ...]:
+        return tuple(name for name in cls.names if name.startswith("weight"))
+
+    @classmethod
+    def bias_names(cls) -> tuple[str, ...]:
+        return tuple(name for name in cls.names if name.startswith("bias"))
+
+    @classmethod
+    def incoming(cls) -> tuple[str, ...]:
+        """The names of the gradients of the results. gates has none."""
+        return tuple(f"grad_{name}" for name in cls.outputs[:-1])
+
+    def weights_and_biases(self) -> tuple[Tensor | None, ...]:
+        return tuple(getattr(self, name) for name in self.names[1 : -len(self.states)])
+
+    def initial_states(self) -> tuple[Tensor | None, ...]:
+        return tuple(getattr(self, name) for name in self.states)
+
+    def state_dtypes(self) -> tuple[torch.dtype, ...]:
+        """Those of the last states, and of the gradients of the initial ones."""
+        carried = self.initial_states()[-1]
+        dtype = self.input.dtype
+        return (*(dtype,) * (len(self.states) - 1), dtype if carried is None else carried.dtype)
+
+    def beyond(self) -> Tensor:
+        """Which rows of which steps are not run, (steps, batch)."""
+        steps, batch, _ = self.input.shape
+        lengths = torch.full((batch,), steps) if self.lengths is None else self.lengths
+        return torch.arange(steps, device=lengths.device)[:, None] >= lengths
 
     @property
     def state_size(self) -> int:
@@ -95,8 +126,8 @@ NAMES = SequenceFields._fields[:5]
 class Sequence(Fields, SequenceFields):
     """The arguments of lltm::sequence except keep."""
 
-    operator, names, gates, step = "sequence", NAMES, 3, staticmethod(reference.forward)
-    bounds = bounds.LLTM
+    operator, names, gates, saved = "sequence", NAMES, 3, 3
+    step, bounds = staticmethod(reference.forward), bounds.LLTM
 
 
 class LstmFields(NamedTuple):
@@ -114,11 +145,32 @@ class LstmFields(NamedTuple):
 class Lstm(Fields, LstmFields):
     """The arguments of lltm::lstm except keep."""
 
-    operator, names, gates, step = "lstm", LstmFields._fields[:6], 4, staticmethod(reference.lstm)
-    bounds = bounds.LSTM
+    operator, names, gates, saved = "lstm", LstmFields._fields[:6], 4, 4
+    step, bounds = staticmethod(reference.lstm), bounds.LSTM
 
 
-CELLS = {"lltm": Sequence, "lstm": Lstm}
+class GruFields(NamedTuple):
+    input: Tensor
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None = None
+    bias_hh: Tensor | None = None
+    h0: Tensor | None = None
+    lengths: Tensor | None = None
+    reset: Tensor | None = None
+    reverse: bool = False
+
+
+class Gru(Fields, GruFields):
+    """The arguments of lltm::gru except keep."""
+
+    operator, names, gates, saved = "gru", GruFields._fields[:6], 3, 4
+    outputs, states = ("output", "h_n", "gates"), ("h0",)
+    step, bounds = staticmethod(reference.gru), bounds.GRU
+
+
+Arguments = Sequence | Lstm | Gru
+CELLS = {"lltm": Sequence, "lstm": Lstm, "gru": Gru}
 
 
 def make(
@@ -132,8 +184,8 @@ def make(
     reverse=False,
     cell_dtype=None,
     cell=Sequence,
-) -> Sequence | Lstm:
-    """Random arguments of a cell; c0 has cell_dtype, or the others' dtype."""
+) -> Arguments:
+    """Random arguments of a cell; the state that is carried in float32 has cell_dtype, or the others' dtype."""
     steps, batch, input_features, state_size = sizes
 
     def normal(*shape, dtype=dtype):
@@ -145,9 +197,11 @@ def make(
     return cell(
         normal(steps, batch, input_features),
         *(normal(gates, number) / scale for number in columns),
-        bias=normal(gates) if bias else None,
-        h0=normal(batch, state_size) if state else None,
-        c0=normal(batch, state_size, dtype=cell_dtype or dtype) if state else None,
+        *(normal(gates) if bias else None for _ in cell.bias_names()),
+        *(
+            normal(batch, state_size, dtype=(name == cell.states[-1] and cell_dtype) or dtype) if state else None
+            for name in cell.states
+        ),
         # Including values beyond both ends, as lengths are clamped.
         lengths=torch.randint(-1, steps + 2, (batch,)).to(device) if lengths else None,
         reset=(torch.rand(steps, batch) < 0.25).to(device) if reset else None,
@@ -161,83 +215,85 @@ def ragged(arguments):
     steps, batch, _ = arguments.input.shape
     lengths = torch.tensor([0, 1, steps // 2, steps, steps + 3], device=arguments.input.device)
     lengths = lengths[torch.arange(batch, device=lengths.device) % 5]
-    beyond = torch.arange(steps, device=lengths.device)[:, None] >= lengths
     arguments = arguments._replace(lengths=lengths)
+    beyond = arguments.beyond()
     input = arguments.input.masked_fill(beyond.unsqueeze(2), torch.nan)
     reset = beyond if arguments.reset is None else arguments.reset | beyond
     return arguments, arguments._replace(input=input, reset=reset), beyond
 
 
-def assert_carries_the_cell_in_float32(run, dtype: torch.dtype, device, steps: int, cell=Sequence) -> None:
-    """run(input, weights, bias, h0, c0), with two weights for an LSTM, gives c_n after many small increments, which the
-    cell state would lose if it were rounded after each of them."""
-    start, increment = 64.0, 0.005
-    # The input gate is 1/2, the forget gate 1, and the candidate 2 * increment, or its tanh.
-    bias = [0.0, 40.0, 2 * increment, 0.0] if cell is Lstm else [0.0, 0.0, 2 * increment]
-    bias = torch.tensor(bias, device=device, dtype=dtype)
-    candidate = bias[2].double().tanh() if cell is Lstm else bias[2]
-    weights = bias.new_zeros(len(bias), 2)
-    weights = weights.split(1, dim=1) if cell is Lstm else (weights,)
-    c_n = run(bias.new_zeros(steps, 2, 1), *weights, bias, None, bias.new_full((2, 1), start))
-    assert abs(c_n.float() / (start + steps * candidate.item() / 2) - 1).max() < torch.finfo(dtype).eps
+def assert_carries_the_state_in_float32(function, dtype: torch.dtype, device, steps: int, cell=Sequence) -> None:
+    """The function of the floating-point arguments gives the last state after many small changes, which the state would
+    lose if it were rounded after each of them."""
+    arguments = make((steps, 2, 1, 1), torch.float64, device, cell=cell).map(torch.zeros_like)
+    # The input gate is 1/2, the forget gate 1, and the candidate 0.01, or its tanh. The update gate of a GRU, whose
+    # state decays from 64, is 1 - 1e-4.
+    bias = {Sequence: [0.0, 0.0, 0.01], Lstm: [0.0, 40.0, 0.01, 0.0], Gru: [0.0, 9.2, 0.0]}[cell]
+    values = {cell.bias_names()[0]: arguments[1].new_tensor(bias), cell.states[-1]: arguments[1].new_full((2, 1), 64.0)}
+    arguments = arguments._replace(**values).map(lambda tensor: tensor.to(dtype))
+    with torch.no_grad():
+        expected = run(arguments.map(Tensor.double))[len(cell.states)]
+    carried = function(*arguments[: len(cell.names)])
+    assert (carried.double() / expected - 1).abs().max() < torch.finfo(dtype).eps
 
 
-def call(arguments: Sequence | Lstm, keep: bool = False) -> tuple[Tensor, ...]:
+def call(arguments: Arguments, keep: bool = False) -> tuple[Tensor, ...]:
     return getattr(torch.ops.lltm, arguments.operator)(*arguments, keep=keep)
 
 
-def run(arguments: Sequence | Lstm, step=None) -> tuple[Tensor, ...]:
-    """The five results of a loop over `step`, by default the cell's formula, with keep. Differentiable, in the
+def run(arguments: Arguments, step=None) -> tuple[Tensor, ...]:
+    """The results of a loop over `step`, by default the cell's formula, with keep. Differentiable, in the
     arguments' dtype. Whether a row runs is decided on the host, row by row, so that nothing beyond its length is used.
     """
-    input, *_, h0, c0, lengths, reset, reverse = arguments
+    input, *_, lengths, reset, reverse = arguments
     step = step or arguments.step
     steps, batch, _ = input.shape
     state_size = arguments.state_size
-    h = input.new_zeros(batch, state_size) if h0 is None else h0
-    cell = input.new_zeros(batch, state_size) if c0 is None else c0
+    states = [input.new_zeros(batch, state_size) if s is None else s for s in arguments.initial_states()]
     counts = torch.full((batch,), steps) if lengths is None else lengths.cpu().clamp(0, steps)
-    results = [[None] * steps for _ in range(3)]
+    results = [[None] * steps for _ in (*states, "gates")]
     for t in reversed(range(steps)) if reverse else range(steps):
         rows = (counts > t).nonzero().flatten().to(input.device)
-        old_h, old_cell = h[rows], cell[rows]
+        old = [state[rows] for state in states]
         if reset is not None:
             again = reset[t, rows].unsqueeze(1)
-            old_h, old_cell = (torch.where(again, torch.zeros_like(s), s) for s in (old_h, old_cell))
-        new_h, new_cell, z = step(input[t, rows], *arguments.weights_and_bias, old_h, old_cell)
-        h, cell = h.index_put((rows,), new_h), cell.index_put((rows,), new_cell)
-        for of_steps, value in zip(results, (new_h, new_cell, z), strict=True):
+            old = [torch.where(again, torch.zeros_like(state), state) for state in old]
+        *new, gates = step(input[t, rows], *arguments.weights_and_biases(), *old)
+        states = [state.index_put((rows,), value) for state, value in zip(states, new, strict=True)]
+        for of_steps, value in zip(results, (*new, gates), strict=True):
             of_steps[t] = value.new_zeros(batch, value.size(1)).index_put((rows,), value)
-    output, cells, gates = (
-        torch.stack(of_steps) if steps else input.new_zeros(0, batch, columns)
-        for of_steps, columns in zip(results, (state_size, state_size, arguments.gates * state_size), strict=True)
+    output, *others = (
+        torch.stack(of_steps) if steps else input.new_zeros(0, batch, numbers * state_size)
+        for of_steps, numbers in zip(results, (*(1 for _ in states), arguments.saved), strict=True)
     )
-    return output, h, cell, cells, gates
+    return output, *states, *others
 
 
-def cell_dtype_of(arguments: Sequence | Lstm) -> torch.dtype:
-    return (arguments.input if arguments.c0 is None else arguments.c0).dtype
+def kept_of(arguments: Arguments, results) -> tuple[Tensor, ...]:
+    """The results that the backward operator reads: output, cells, if there are any, and gates."""
+    return results[0], *results[1 + len(arguments.states) :]
 
 
-def make_gradients(arguments: Sequence | Lstm, given=(True,) * 4) -> list[Tensor | None]:
-    """Random gradients of output, h_n, c_n and cells, None for those that are not given."""
-    output, h_n, c_n, cells, _ = call(arguments, keep=True)
-    return [torch.randn_like(t) if flag else None for t, flag in zip((output, h_n, c_n, cells), given, strict=True)]
+def make_gradients(arguments: Arguments, given=(True,) * 4) -> list[Tensor | None]:
+    """Random gradients of all results but gates, None for those that are not given."""
+    *results, _gates = call(arguments, keep=True)
+    return [torch.randn_like(t) if flag else None for t, flag in zip(results, given, strict=False)]
 
 
-def call_backward(gradients, arguments: Sequence | Lstm, mask=None) -> tuple[Tensor | None, ...]:
+def call_backward(gradients, arguments: Arguments, mask=None) -> tuple[Tensor | None, ...]:
     """The backward operator after the forward with the same arguments. By default, all gradients are wanted."""
-    output, _, _, cells, gates = call(arguments, keep=True)
+    kept = kept_of(arguments, call(arguments, keep=True))
     backward = getattr(torch.ops.lltm, f"{arguments.operator}_backward")
-    return backward(*gradients, output, cells, gates, *arguments, list(mask or [True] * len(arguments.names)))
+    return backward(*gradients, *kept, *arguments, list(mask or [True] * len(arguments.names)))
 
 
-def reference_gradients(gradients, arguments: Sequence | Lstm, step=None) -> list[Tensor]:
-    """The gradients of the loop in float64 by autograd. Absent h0, c0 and bias are replaced by zeros."""
+def reference_gradients(gradients, arguments: Arguments, step=None) -> list[Tensor]:
+    """The gradients of the loop in float64 by autograd. Absent states and biases are replaced by zeros."""
     steps, batch, _ = arguments.input.shape
     state_size = arguments.state_size
     exact = arguments.map(Tensor.double)
-    zeros = {"bias": (arguments.gates * state_size,), "h0": (batch, state_size), "c0": (batch, state_size)}
+    zeros = dict.fromkeys(arguments.bias_names(), (arguments.gates * state_size,))
+    zeros |= dict.fromkeys(arguments.states, (batch, state_size))
     exact = exact._replace(
         **{name: exact.input.new_zeros(shape) for name, shape in zeros.items() if getattr(exact, name) is None}
     ).require_grad()
@@ -289,8 +345,8 @@ def with_tolerance(value: Tensor, noisy: Tensor, precision: Precision, terms: in
     return Expected(value, unit * (units * largest + units_of_a_step * amplified))
 
 
-def expected_results(arguments: Sequence | Lstm, precision: Precision | None = None) -> list[Expected]:
-    """The five results, with keep. Differentiable. `precision` defaults to that of the arguments."""
+def expected_results(arguments: Arguments, precision: Precision | None = None) -> list[Expected]:
+    """The results, with keep. Differentiable. `precision` defaults to that of the arguments."""
     precision = precision or reference.precision_of(arguments.input)
     exact = arguments.map(Tensor.double)
     with torch.no_grad():
@@ -298,16 +354,34 @@ def expected_results(arguments: Sequence | Lstm, precision: Precision | None = N
     return [with_tolerance(*pair, precision) for pair in zip(run(exact), others, strict=True)]
 
 
-def expected_gradients(gradients, arguments: Sequence | Lstm, precision: Precision | None = None) -> list[Expected]:
-    """The gradients. Absent h0, c0 and bias are replaced by zeros."""
+def expected_gradients(gradients, arguments: Arguments, precision: Precision | None = None) -> list[Expected]:
+    """The gradients. Absent states and biases are replaced by zeros."""
     precision = precision or reference.precision_of(arguments.input)
     rows = arguments.input.size(0) * arguments.input.size(1)
     values = reference_gradients(gradients, arguments)
     others = reference_gradients(gradients, arguments, noisy(arguments.step))
     return [
-        with_tolerance(value, other, precision, rows if name.startswith("weight") or name == "bias" else 0)
+        with_tolerance(value, other, precision, rows if name.startswith(("weight", "bias")) else 0)
         for name, value, other in zip(arguments.names, values, others, strict=True)
     ]
+
+
+def result_dtypes(arguments: Arguments) -> list[torch.dtype]:
+    dtype, states = arguments.input.dtype, arguments.state_dtypes()
+    return [dtype, *states, *[dtype] * (len(arguments.outputs) - 1 - len(states))]
+
+
+def gradient_dtypes(arguments: Arguments) -> list[torch.dtype]:
+    states = arguments.state_dtypes()
+    return [*[arguments.input.dtype] * (len(arguments.names) - len(states)), *states]
+
+
+def specified(arguments: Arguments, results) -> list[Tensor]:
+    """The results, with zeros where the gates of a GRU are unspecified: beyond the lengths."""
+    *others, gates = results
+    if isinstance(arguments, Gru) and gates.size(0):
+        gates = gates.masked_fill(arguments.beyond().to(gates.device).unsqueeze(2), 0)
+    return [*others, gates]
 
 
 def assert_close(actual: Tensor | None, expected: Expected, dtype, name: str) -> None:
@@ -321,21 +395,22 @@ def assert_close(actual: Tensor | None, expected: Expected, dtype, name: str) ->
     assert error <= tolerance.item(), f"{name} is off by {error:.3g}, more than {tolerance.item():.3g}"
 
 
-def assert_results_close(actual, arguments: Sequence | Lstm, keep: bool = False) -> None:
-    dtype = arguments.input.dtype
-    for name, result, expected in zip(OUTPUTS, actual, expected_results(arguments), strict=True):
+def assert_results_close(actual, arguments: Arguments, keep: bool = False) -> None:
+    expected = zip(specified(arguments, actual), result_dtypes(arguments), expected_results(arguments), strict=True)
+    for name, (result, dtype, value) in zip(arguments.outputs, expected, strict=True):
         if name in ("cells", "gates") and not keep:
-            assert result.shape == (0, *expected.value.shape[1:]) and result.dtype == dtype, name
+            assert result.shape == (0, *value.value.shape[1:]) and result.dtype == dtype, name
         else:
-            assert_close(result, expected, cell_dtype_of(arguments) if name == "c_n" else dtype, name)
+            assert_close(result, value, dtype, name)
 
 
-def assert_gradients_close(actual, gradients, arguments: Sequence | Lstm, mask=None) -> None:
+def assert_gradients_close(actual, gradients, arguments: Arguments, mask=None) -> None:
     expected = expected_gradients(gradients, arguments)
     mask = mask or [True] * len(expected)
-    for name, found, value, wanted in zip(arguments.names, actual, expected, mask, strict=True):
-        if not wanted:
+    for name, found, dtype, value, wanted in zip(
+        arguments.names, actual, gradient_dtypes(arguments), expected, mask, strict=True
+    ):
+        if wanted:
+            assert_close(found, value, dtype, f"gradient of {name}")
+        else:
             assert found is None, name
-            continue
-        dtype = cell_dtype_of(arguments) if name == "c0" else arguments.input.dtype
-        assert_close(found, value, dtype, f"gradient of {name}")

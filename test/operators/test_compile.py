@@ -24,6 +24,7 @@ pytestmark = [pytest.mark.pytorch, pytest.mark.usefixtures("fresh_compiler")]
 ops = torch.ops.lltm
 ABSENT = pytest.mark.parametrize("absent", [(), ("bias", "h0", "c0", "lengths", "reset")], ids=["all", "required"])
 CELLS = (Sequence, Lstm)
+WITH_CELLS = ("forward", *(cell.operator for cell in CELLS))
 each_cell = pytest.mark.parametrize("cls", [lltm.LLTMCell, lltm.LSTMCell])
 SIZES = [(5, 4, 3, 7), (9, 6, 3, 7), (2, 3, 3, 7), (17, 2, 3, 7)]
 
@@ -54,7 +55,7 @@ def assert_same(compiled, function, leaves: dict) -> None:
 
 
 @ABSENT
-@each_forward
+@pytest.mark.parametrize("operator", WITH_CELLS)
 def test_one_node_in_each_graph(device, operator, absent):
     forward_graphs, backward_graphs = [], []
     backend = aot_autograd(fw_compiler=keep_in(forward_graphs), bw_compiler=keep_in(backward_graphs))
@@ -159,7 +160,7 @@ def is_in_place(node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-@each_forward
+@pytest.mark.parametrize("operator", WITH_CELLS)
 def test_a_traced_differentiable_backward_is_functional(device, operator):
     """torch.scan and the export of a training step trace gradients with autograd on, where in-place operations fail."""
     leaves = leaves_of(make(operator, device))
@@ -315,7 +316,7 @@ class Selected(torch.nn.Module):
         return call(x[..., rows, :], *weights, None, h[states], c[states])[0]
 
 
-@each_forward
+@pytest.mark.parametrize("operator", WITH_CELLS)
 def test_export_with_sizes_that_depend_on_data(device, operator):
     """That the numbers of rows agree is checked when the program runs."""
     arguments = named_arguments.make(operator, device)

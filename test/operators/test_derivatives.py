@@ -20,7 +20,7 @@ from lltm_testing.differentiable import (
     of_sequence,
 )
 from lltm_testing.reference import call, make_arguments, make_gradients
-from lltm_testing.sequence_reference import CELLS
+from lltm_testing.sequence_reference import CELLS, kept_of
 from lltm_testing.sequence_reference import call as call_sequence
 from lltm_testing.sequence_reference import make as make_sequence
 from torch import Tensor
@@ -88,15 +88,23 @@ def test_second_gradients_of_one_result_of_the_cell(device, output, bias):
     assert gradgradcheck(lambda *t: operator(*t)[output], leaves_of(tensors))
 
 
-@pytest.mark.parametrize("absent", ["bias", "h0", "c0"])
-@pytest.mark.parametrize("output", range(4), ids=["output", "h_n", "c_n", "cells"])
+@pytest.mark.parametrize(
+    ("cell", "absent", "output"),
+    [
+        (name, absent, output)
+        for name, cell in CELLS.items()
+        for absent in (*cell.bias_names(), *cell.states)
+        for output in cell.outputs[:-1]
+    ],
+    indirect=["cell"],
+)
 def test_second_gradients_of_one_result_of_a_sequence(device, cell, output, absent):
     arguments = make_sequence((3, 3, 1, 2), torch.float64, device, lengths=True, reset=True, cell=cell)
     arguments = arguments._replace(**{absent: None}).require_grad()
-    names = arguments.given()
+    names, k = arguments.given(), cell.outputs.index(output)
 
     def result(*tensors):
-        return call_sequence(arguments._replace(**dict(zip(names, tensors, strict=True))), keep=output == 3)[output]
+        return call_sequence(arguments._replace(**dict(zip(names, tensors, strict=True))), keep=output == "cells")[k]
 
     assert gradgradcheck(result, arguments.leaves(), fast_mode=True)
 
@@ -120,26 +128,27 @@ def test_gradients_of_the_backward_of_a_sequence(device, cell, reverse):
     """As a separate operator. gates are recomputed from the inputs, as in a sequence."""
     options = {"lengths": True, "reset": True, "reverse": reverse, "cell": cell}
     arguments = make_sequence((3, 3, 1, 2), torch.float64, device, **options)
-    output, h_n, c_n, cells, gates = call_sequence(arguments, keep=True)
-    incoming = [torch.randn_like(t) for t in (output, h_n, c_n, cells)]
+    results = call_sequence(arguments, keep=True)
+    output, *cells, gates = kept_of(arguments, results)
+    incoming = [torch.randn_like(t) for t in results[:-1]]
     # Values beyond the length are not used.
     runs = torch.arange(3, device=device)[:, None, None] < arguments.lengths[:, None]
     names = cell.names[1:]
-    leaves = leaves_of((*incoming, cells, *(getattr(arguments, name) for name in names)))
+    leaves = leaves_of((*incoming, *cells, *(getattr(arguments, name) for name in names)))
 
-    def backward(grad_output, grad_h_n, grad_c_n, grad_cells, cells, *tensors):
-        given = arguments._replace(**dict(zip(names, tensors, strict=True)))
-        grads = grad_output, grad_h_n, grad_c_n, grad_cells
+    def backward(*tensors):
+        grads, kept = tensors[: len(incoming)], tensors[len(incoming) : -len(names)]
+        given = arguments._replace(**dict(zip(names, tensors[-len(names) :], strict=True)))
         operator = getattr(torch.ops.lltm, f"{cell.operator}_backward")
-        return operator(*grads, output, cells * runs, gates, *given, [True] * len(cell.names))
+        return operator(*grads, output, *(t * runs for t in kept), gates, *given, [True] * len(cell.names))
 
-    assert gradcheck(lambda *g: backward(*g, *leaves[4:]), leaves[:4])
+    assert gradcheck(lambda *g: backward(*g, *leaves[len(incoming) :]), leaves[: len(incoming)])
     # With respect to the other arguments, this is the double backward, which recomputes the gates.
     found = torch.autograd.grad(sum(r.sum() for r in backward(*leaves)), leaves, allow_unused=True)
     assert all(g is None or g.isfinite().all() for g in found)
 
 
-@pytest.mark.parametrize("name", ["cell", "sequence", "lstm"])
+@pytest.mark.parametrize("name", ["cell", "sequence", "lstm", "gru"])
 def test_masked_second_gradients(device, name):
     """The gradient of any one of the gradients, or of all others, is that of the formula."""
     operator, formula, tensors = FUNCTIONS[name](device)
@@ -222,9 +231,10 @@ def test_in_the_direction_of_all_arguments(device, make, order):
 def test_without_the_steps(device, cell, order, reverse):
     """The caller asks for neither cells nor gates, but the derivatives need them."""
     operator, formula, tensors = of_sequence(device, reverse=reverse, keep=False, cell=cell)
+    of_last = 1 + len(cell.states)
     directions = {k: torch.randn_like(t) for k, t in enumerate(tensors)}
-    expected = reverse_over_reverse(lambda *t: loss(formula(*t)[:3]), tensors, directions)
-    assert_equal(order(lambda *t: loss(operator(*t)[:3]), tensors, directions), expected)
+    expected = reverse_over_reverse(lambda *t: loss(formula(*t)[:of_last]), tensors, directions)
+    assert_equal(order(lambda *t: loss(operator(*t)[:of_last]), tensors, directions), expected)
 
 
 @each_order

@@ -65,13 +65,14 @@ def kept(name, terms, expected, shape, operator="sequence"):
 
 OF_CELL = [*COMMON_SHAPES, *input_shapes("[batch, input_features]", [(6,), (6, 5, 1), ()], (6, 6))]
 OF_EITHER_CELL = [
-    *states("h0", "c0"),
+    *states("h0"),
     *shapes_of(["lengths"], "[batch]", [6], (), (1,), (7,), (6, 1)),
     *shapes_of(["reset"], "[steps, batch]", [7, 6], (7,), (6, 7), (1, 6), (7, 6, 1)),
 ]
 OF_SEQUENCE = [
     *COMMON_SHAPES,
     *input_shapes("[steps, batch, input_features]", [(6, 5), (7, 6, 5, 1)], (7, 6, 6)),
+    *states("c0"),
     *OF_EITHER_CELL,
 ]
 STEPS = "[steps, batch, state_size]"
@@ -88,6 +89,17 @@ def results_and_gradients(forward, terms, gates):
     ]
 
 
+GRU_IH = "weight_ih of shape [3*state_size, input_features]"
+GRU_HH = "weight_hh of shape [3*state_size, state_size]"
+GRU_SHAPES = [
+    ("weight_ih", (13, 5), f"{GRU_IH}, its first size a multiple of 3, got [13, 5]"),
+    ("weight_hh", (12, 5), f"{GRU_HH} = [12, 4], got [12, 5]"),
+    *shapes_of(["bias_ih", "bias_hh"], "[3*state_size]", [12], (11,), (1,), (), (1, 12)),
+    ("input", (7, 6, 6), f"{GRU_IH} = [12, 6], got [12, 5]"),
+    *OF_EITHER_CELL,
+]
+
+
 SHAPES = {
     "forward": [*OF_CELL, *states("old_h", "old_cell")],
     "backward": [
@@ -97,11 +109,20 @@ SHAPES = {
     ],
     "sequence": OF_SEQUENCE,
     "sequence_backward": [*OF_SEQUENCE, *results_and_gradients("sequence", "[steps, batch, 3*state_size]", 12)],
-    "lstm": [*LSTM_SHAPES, *OF_EITHER_CELL],
+    "lstm": [*LSTM_SHAPES, *states("c0"), *OF_EITHER_CELL],
     "lstm_backward": [
         *LSTM_SHAPES,
+        *states("c0"),
         *OF_EITHER_CELL,
         *results_and_gradients("lstm", "[steps, batch, 4*state_size]", 16),
+    ],
+    "gru": GRU_SHAPES,
+    "gru_backward": [
+        *GRU_SHAPES,
+        *states("grad_h_n"),
+        *shapes_of(["grad_output", "output"], STEPS, [7, 6, 4], (6, 4), (6, 6, 4), (7, 6, 3)),
+        *shapes_of(["gates"], "[steps, batch, 4*state_size]", [7, 6, 16], (6, 16), (7, 6, 4)),
+        kept("gates", "[steps, batch, 4*state_size]", [7, 6, 16], (0, 6, 16), "gru"),
     ],
 }
 UNSUPPORTED = [torch.int64, torch.int32, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn]
@@ -113,6 +134,8 @@ class Operator:
     def __init__(self, name, path="plain", device="cpu"):
         self.name, self.path, self.device = name, path, device
         self.names = NAMES[name]
+        self.state = named_arguments.CELLS[name].states[-1]
+        self.carried = self.state[0]
 
     def arguments(self, dtype=torch.float32, cell_dtype=None) -> dict:
         return named_arguments.make(self.name, self.device, dtype, cell_dtype)
@@ -152,7 +175,7 @@ def test_good_arguments_pass(operator):
 
 
 @sequences
-def test_c0_may_be_float32(operator):
+def test_the_carried_state_may_be_float32(operator):
     operator(operator.arguments(torch.bfloat16, cell_dtype=torch.float32))
 
 
@@ -183,7 +206,7 @@ def test_another_batch(operator):
 )
 def test_mixed_dtypes(operator, name, other):
     arguments = operator.arguments()
-    whose = "c_n's" if name == "grad_c_n" else "input's"
+    whose = f"{name[5:]}'s" if name == f"grad_{operator.carried}_n" else "input's"
     got = str(other).removeprefix("torch.")
     operator.fails(arguments | {name: arguments[name].to(other)}, f"{name} of {whose} dtype float32, got {got}")
 
@@ -212,23 +235,25 @@ def test_dtypes_of_lengths_and_reset(operator):
 
 
 @sequences
-def test_dtypes_of_c0(operator):
-    """c0 may be float32 with a 16-bit input, and must otherwise have input's dtype."""
+def test_dtypes_of_the_carried_state(operator):
+    """It may be float32 with a 16-bit input, and must otherwise have input's dtype."""
+    state = operator.state
     arguments = operator.arguments(torch.bfloat16)
-    message = "c0 of dtype float32 or input's dtype bfloat16, got "
+    message = f"{state} of dtype float32 or input's dtype bfloat16, got "
     for other in (torch.float64, torch.float16, torch.int64):
-        operator.fails(arguments | {"c0": arguments["c0"].to(other)}, message + str(other).removeprefix("torch."))
+        operator.fails(arguments | {state: arguments[state].to(other)}, message + str(other).removeprefix("torch."))
     arguments = operator.arguments(torch.float64)
-    operator.fails(arguments | {"c0": arguments["c0"].float()}, "c0 of input's dtype float64, got float32")
-    operator.fails(arguments | {"h0": arguments["h0"].float()}, "h0 of input's dtype float64, got float32")
+    for name in named_arguments.CELLS[operator.name].states:
+        operator.fails(arguments | {name: arguments[name].float()}, f"{name} of input's dtype float64, got float32")
 
 
 @pytest.mark.parametrize("name", BACKWARDS[1:])
-def test_the_gradient_of_c_n_has_its_dtype(path, device, name):
+def test_the_gradient_of_the_carried_state_has_its_dtype(path, device, name):
     operator = Operator(name, path, device)
     arguments = operator.arguments(torch.bfloat16, cell_dtype=torch.float32)
-    lower = arguments["grad_c_n"].bfloat16()
-    operator.fails(arguments | {"grad_c_n": lower}, "grad_c_n of c_n's dtype float32, got bfloat16")
+    last = f"{operator.carried}_n"
+    lower = arguments[f"grad_{last}"].bfloat16()
+    operator.fails(arguments | {f"grad_{last}": lower}, f"grad_{last} of {last}'s dtype float32, got bfloat16")
 
 
 @pytest.mark.parametrize("dtype", UNSUPPORTED, ids=str)
@@ -334,9 +359,9 @@ def test_fake_tensors_are_checked(device, name):
     operator = Operator(name, device=device)
     arguments = operator.arguments()
     with torch._subclasses.FakeTensorMode() as mode:
-        fakes = {n: mode.from_tensor(t) for n, t in arguments.items()} | {"bias": torch.empty(11, device=device)}
-        shape = "[4*state_size] = [16]" if name.startswith("lstm") else "[3*state_size] = [12]"
-        operator.fails(fakes, f"bias of shape {shape}, got [11]")
+        bias, gates = named_arguments.CELLS[name].bias_names()[0], named_arguments.CELLS[name].gates
+        fakes = {n: mode.from_tensor(t) for n, t in arguments.items()} | {bias: torch.empty(11, device=device)}
+        operator.fails(fakes, f"{bias} of shape [{gates}*state_size] = [{4 * gates}], got [11]")
 
 
 @pytest.mark.skipif(lltm.has_cuda, reason="lltm was built with CUDA")

@@ -19,8 +19,8 @@ from lltm_testing.sequence_reference import (
     assert_gradients_close,
     call,
     call_backward,
-    cell_dtype_of,
     expected_gradients,
+    gradient_dtypes,
     make,
     make_gradients,
     ragged,
@@ -35,15 +35,15 @@ REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "rev
 
 
 def choose(grads, incoming):
-    return tuple(gradient if given else None for gradient, given in zip(grads, incoming, strict=True))
+    return tuple(gradient if given else None for gradient, given in zip(grads, incoming, strict=False))
 
 
 def step_by_autograd(step, grads, arguments, names=None):
     """The gradients of the named arguments, None for the others and for those that are absent."""
     leaves = arguments.require_grad(names)
-    new_h, new_cell, gates = step.call(leaves)
+    *states, gates = step.call(leaves)
     assert not gates.requires_grad
-    pairs = [(r, g) for r, g in zip((new_h, new_cell), grads, strict=True) if g is not None]
+    pairs = [(r, g) for r, g in zip(states, grads, strict=True) if g is not None]
     torch.autograd.backward(*zip(*pairs, strict=True))
     return [None if (leaf := getattr(leaves, name)) is None else leaf.grad for name in leaves.names]
 
@@ -72,7 +72,7 @@ def test_those_of_a_step_are_the_formula_at_any_size(device, dtype, step, sizes,
 
 def test_those_of_a_step_from_one_incoming_gradient(device, dtype, step):
     arguments = step.make((6, 5, 7), dtype, device)
-    for incoming in INCOMING[1:]:
+    for incoming in INCOMING[1 : 1 + len(step.cell.states)]:
         grads = choose(make_gradients_of_step(arguments), incoming)
         step.assert_gradients_close(step_by_autograd(step, grads, arguments), grads, arguments)
 
@@ -83,7 +83,7 @@ def test_autograd_computes_what_is_wanted(device, step):
     grads = make_gradients_of_step(arguments)
     for size in range(1, len(step.cell.names) + 1):
         for names in itertools.combinations(step.cell.names, size):
-            for present in (arguments, arguments._replace(bias=None)):
+            for present in (arguments, arguments._replace(**dict.fromkeys(step.cell.bias_names()))):
                 if wanted := [name for name in names if getattr(present, name) is not None]:
                     found = step_by_autograd(step, grads, present, wanted)
                     results = zip(present.names, found, strict=True)
@@ -94,8 +94,8 @@ def test_autograd_computes_what_is_wanted(device, step):
 def by_autograd(arguments, gradients):
     """The gradients by autograd, None for absent arguments."""
     leaves = arguments.require_grad()
-    output, h_n, c_n, cells, _ = call(leaves, keep=True)
-    pairs = [(r, g) for r, g in zip((output, h_n, c_n, cells), gradients, strict=True) if g is not None]
+    *results, _ = call(leaves, keep=True)
+    pairs = [(r, g) for r, g in zip(results, gradients, strict=True) if g is not None]
     torch.autograd.backward(*zip(*pairs, strict=True))
     return [None if (leaf := getattr(leaves, name)) is None else leaf.grad for name in arguments.names]
 
@@ -137,18 +137,20 @@ def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, one_thre
         found = call_backward(gradients, arguments)
         assert_gradients_close(found, gradients, arguments)
         # Between two chunks, the gradient of h is needed even if that of h0 is not.
-        *without_state, d_h0, d_c0 = call_backward(gradients, arguments, (*[True] * (len(found) - 2), False, False))
-        assert_identical(without_state, found[:-2])
-        assert d_h0 is d_c0 is None
+        states = len(cell.states)
+        mask = [True] * (len(found) - states) + [False] * states
+        without_states = call_backward(gradients, arguments, mask)
+        assert_identical(without_states[:-states], found[:-states])
+        assert without_states[-states:] == (None,) * states
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 @REVERSE
-def test_c0_may_be_float32_beside_16_bits(device, products, dtype, cell, reverse):
+def test_the_carried_state_may_be_float32_beside_16_bits(device, products, dtype, cell, reverse):
     options = {"lengths": True, "reset": True, "reverse": reverse, "cell_dtype": torch.float32, "cell": cell}
     arguments = make(Sizes(5, 6, 5, 7), dtype, device, **options)
     gradients = make_gradients(arguments)
-    assert gradients[2].dtype == torch.float32
+    assert gradients[len(cell.states)].dtype == torch.float32
     found = by_autograd(arguments, gradients)
     assert found[-1].dtype == torch.float32
     assert_gradients_close(found, gradients, arguments)
@@ -165,7 +167,8 @@ def test_what_is_beyond_the_length_is_never_used(device, products, dtype, cell, 
     assert_identical(found, by_autograd(arguments, gradients))
     assert found[0][beyond].eq(0).all()
     # A row that is not run passes its gradients on.
-    assert torch.equal(found[-2][0], gradients[1][0]) and torch.equal(found[-1][0], gradients[2][0])
+    of_states = len(cell.states)
+    assert_identical([g[0] for g in found[-of_states:]], [g[0] for g in gradients[1 : 1 + of_states]])
 
 
 def test_d_input_beyond_the_length_is_zero_whatever_the_weights(device, dtype, cell):
@@ -182,18 +185,19 @@ def test_gradients_stop_at_a_reset(device, dtype, cell):
     reset[2, 0] = True
     arguments = arguments._replace(reset=reset)
     gradients = make_gradients(arguments, (False, True, True, False))
-    d_input, *_, d_h0, d_c0 = by_autograd(arguments, gradients)
+    d_input, *others = by_autograd(arguments, gradients)
+    of_states = others[-len(cell.states) :]
     assert d_input[:2, 0].eq(0).all() and d_input[2, 0].ne(0).any() and d_input[:2, 1].ne(0).any()
-    assert d_h0[0].eq(0).all() and d_c0[0].eq(0).all() and d_c0[1].ne(0).all()
+    assert not any(gradient[0].any() for gradient in of_states) and of_states[-1][1].ne(0).all()
 
 
 @pytest.mark.parametrize("keep", [False, True])
 def test_gates_and_unkept_cells_have_no_gradient(device, cell, keep):
     arguments = make(Sizes(5, 6, 5, 7), device=device, cell=cell).require_grad()
-    output, h_n, c_n, cells, gates = call(arguments, keep)
-    assert output.requires_grad and h_n.requires_grad and c_n.requires_grad
-    assert cells.requires_grad == keep and not gates.requires_grad
-    assert cells.size(0) == gates.size(0) == (5 if keep else 0)
+    for name, result in zip(cell.outputs, call(arguments, keep), strict=True):
+        assert result.requires_grad == (name != "gates" and (keep or name != "cells")), name
+        if name in ("cells", "gates"):
+            assert result.size(0) == (5 if keep else 0), name
 
 
 @pytest.mark.parametrize(("cell", "name"), [(c, n) for c in CELLS for n in CELLS[c].names], indirect=["cell"])
@@ -201,10 +205,10 @@ def test_one_argument_that_requires_a_gradient(device, cell, name):
     arguments = make(Sizes(5, 6, 5, 7), device=device, lengths=True, reset=True, cell=cell)
     gradients = make_gradients(arguments)
     leaves = arguments.require_grad([name])
-    torch.autograd.backward(call(leaves, keep=True)[:4], gradients)
-    found = getattr(leaves, name).grad
-    expected = expected_gradients(gradients, arguments)[cell.names.index(name)]
-    assert_close(found, expected, cell_dtype_of(arguments), f"gradient of {name}")
+    torch.autograd.backward(call(leaves, keep=True)[:-1], gradients)
+    found, k = getattr(leaves, name).grad, cell.names.index(name)
+    expected = expected_gradients(gradients, arguments)[k]
+    assert_close(found, expected, gradient_dtypes(arguments)[k], f"gradient of {name}")
 
 
 @pytest.mark.parametrize("use_reentrant", [False, True])
@@ -213,8 +217,8 @@ def test_under_checkpointing(device, cell, use_reentrant):
     leaves, plain = arguments.require_grad(), arguments.require_grad()
 
     def loss(*tensors):
-        output, h_n, c_n, _, _ = call(arguments._replace(**dict(zip(cell.names, tensors, strict=True))))
-        return (output.sum() * h_n.sum() + c_n.sum()).sin()
+        output, *last = call(arguments._replace(**dict(zip(cell.names, tensors, strict=True))))[: 1 + len(cell.states)]
+        return (output.sum() * sum(state.sum() for state in last)).sin()
 
     checkpoint(loss, *leaves.leaves(), use_reentrant=use_reentrant).backward()
     loss(*plain.leaves()).backward()
@@ -226,9 +230,9 @@ def test_nothing_to_run_gives_zero_parameter_gradients(device, dtype, cell, size
     arguments = make(sizes, dtype, device, lengths=True, reset=True, cell=cell)
     gradients = make_gradients(arguments)
     for results in (by_autograd(arguments, gradients), call_backward(gradients, arguments)):
-        _, *of_parameters, d_h0, d_c0 = results
-        assert not any(gradient.any() for gradient in of_parameters)
-        assert torch.equal(d_h0, gradients[1]) and torch.equal(d_c0, gradients[2])
+        of_states = len(cell.states)
+        assert not any(gradient.any() for gradient in results[1:-of_states])
+        assert_identical(results[-of_states:], gradients[1 : 1 + of_states])
 
 
 def test_through_many_steps(device):

@@ -1,6 +1,5 @@
 """lltm::gru against nn.GRU in float64, and the contract of its operators."""
 
-import itertools
 import re
 from typing import NamedTuple
 
@@ -105,37 +104,6 @@ def check_values_and_gradients(device, sizes, dtype, ragged, reverse):
     ):
         scale = max(1.0, value.abs().max().item()) if value.numel() else 1.0
         torch.testing.assert_close(actual.double(), value.double(), rtol=0, atol=atol * scale, msg=name)
-
-
-@pytest.mark.parametrize("absent", ["bias_ih", "bias_hh", "h0"])
-def test_optional_arguments(device, absent):
-    arguments = leaves(make(device=device, **{absent: None}))
-    results = torch.ops.lltm.gru(*arguments)[:2]
-    expected = reference(arguments)
-    for actual, value in zip(results, expected, strict=True):
-        torch.testing.assert_close(actual, value, rtol=0, atol=1e-12)
-    for actual, value in zip(gradients(results, arguments), gradients(expected, arguments), strict=True):
-        torch.testing.assert_close(actual, value, rtol=0, atol=1e-10)
-
-
-def test_what_lies_beyond_a_length_is_not_read(device):
-    arguments = make(ragged=True, device=device)
-    beyond = arguments.lengths <= torch.arange(T, device=device).unsqueeze(1)
-    spoiled = arguments._replace(input=torch.where(beyond.unsqueeze(2), torch.nan, arguments.input))
-    for reverse in (False, True):
-        one, other = leaves(arguments), leaves(spoiled)
-        results = torch.ops.lltm.gru(*one, reverse)[:2], torch.ops.lltm.gru(*other, reverse)[:2]
-        torch.testing.assert_close(results[0], results[1], rtol=0, atol=0)
-        torch.testing.assert_close(gradients(results[0], one), gradients(results[1], other), rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("sizes", [(0, 3, 4, 5), (3, 0, 4, 5)])
-def test_no_steps_and_no_rows(device, sizes):
-    arguments = make(sizes, device=device)
-    output, h_n, gates = torch.ops.lltm.gru(*arguments, False, True)
-    assert output.shape == (*sizes[:2], 5) and gates.shape == (*sizes[:2], 20)
-    torch.testing.assert_close(h_n, arguments.h0, rtol=0, atol=0)
-    assert h_n.data_ptr() != arguments.h0.data_ptr() or h_n.numel() == 0
 
 
 def test_gates_are_the_sums_that_the_backward_reads(device):
@@ -262,19 +230,6 @@ def test_opcheck(device):
     torch.library.opcheck(torch.ops.lltm._gru_gate_gradients, (*backward, [True]))
 
 
-def test_masks(device):
-    arguments = make(ragged=True, device=device)
-    output, h_n, gates = torch.ops.lltm.gru(*arguments, False, True)
-    call = (output.sin(), h_n.cos(), output, gates, *arguments, False)
-    everything = torch.ops.lltm.gru_backward(*call, [True] * 6)
-    for mask in itertools.product([False, True], repeat=6):
-        found = torch.ops.lltm.gru_backward(*call, list(mask))
-        for wanted, actual, value in zip(mask, found, everything, strict=True):
-            assert (actual is not None) == wanted
-            if wanted:
-                torch.testing.assert_close(actual, value, rtol=0, atol=0)
-
-
 def test_autocast_leaves_a_float32_h0(device):
     arguments = make(dtype=torch.float32, device=device)
     with torch.autocast(device, torch.bfloat16):
@@ -302,37 +257,6 @@ def test_decomposition(ragged, reverse):
         decomposed, expected[2] = [*decomposed[:2], decomposed[2] * runs], expected[2] * runs
     for actual, value in zip(decomposed, expected, strict=True):
         torch.testing.assert_close(actual, value, rtol=1e-5, atol=1e-5)
-
-
-ERRORS = {
-    "weight_ih": (
-        torch.zeros(13, I),
-        "expected weight_ih of shape [3*state_size, input_features], its first size a multiple of 3, got [13, 5]",
-    ),
-    "weight_hh": (torch.zeros(12, 5), "expected weight_hh of shape [3*state_size, state_size] = [12, 4], got [12, 5]"),
-    "bias_ih": (torch.zeros(11), "expected bias_ih of shape [3*state_size] = [12], got [11]"),
-    "bias_hh": (torch.zeros(12).double(), "expected bias_hh of input's dtype float32, got float64"),
-    "h0": (torch.zeros(N, H).double(), "expected h0 of input's dtype float32, got float64"),
-    "lengths": (torch.zeros(N), "expected lengths of dtype int32 or int64, got float32"),
-    "reset": (torch.zeros(T, N + 1).bool(), "expected reset of shape [steps, batch] = [7, 6], got [7, 7]"),
-}
-
-
-@pytest.mark.parametrize("name", ERRORS)
-def test_errors_name_the_argument(name):
-    value, message = ERRORS[name]
-    with pytest.raises(RuntimeError) as raised:
-        torch.ops.lltm.gru(*make(dtype=torch.float32)._replace(**{name: value}))
-    assert str(raised.value).splitlines()[0].startswith(f"lltm::gru: {message}")
-
-
-def test_the_backward_says_what_it_needs():
-    arguments = make(dtype=torch.float32)
-    output, h_n, gates = torch.ops.lltm.gru(*arguments)
-    with pytest.raises(RuntimeError, match=r"gates of shape \[steps, batch, 4\*state_size\].*keep=True"):
-        torch.ops.lltm.gru_backward(None, h_n, output, gates, *arguments, False, [True] * 6)
-    with pytest.raises(RuntimeError, match="expected grad_h_n of h_n's dtype float32, got float64"):
-        torch.ops.lltm.gru_backward(None, h_n.double(), output, gates, *arguments, False, [True] * 6)
 
 
 def test_the_same_bits_on_any_number_of_threads(monkeypatch):

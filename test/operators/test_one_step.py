@@ -3,7 +3,7 @@ it gives the loop's results, and does not pack the weights."""
 
 import pytest
 import torch
-from lltm_testing.sequence_reference import Sizes, assert_results_close, call, make, ragged
+from lltm_testing.sequence_reference import Sizes, assert_results_close, call, kept_of, make, ragged
 
 SIXTEEN_BITS = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 BATCHES = pytest.mark.parametrize("batch", [5, 40], ids=["rows", "panels"])
@@ -36,27 +36,28 @@ def test_a_float32_cell_state(products, dtype, cell, batch, keep, options):
 @BATCHES
 @SIXTEEN_BITS
 def test_a_float32_cell_state_is_not_rounded(products, dtype, cell, batch):
-    """The candidate is 0, and the forget gate 1."""
-    c0 = torch.randn(batch, 21)
-    z = torch.tensor([0.0, 40.0, 0.0, 0.0] if cell.gates == 4 else [0.0, 0.0, 0.0], dtype=dtype)
+    """The candidate is 0, and the forget gate, or the update gate of a GRU, is 1."""
+    state = torch.randn(batch, 21)
+    z = torch.tensor([0.0, 0.0 if cell.operator == "sequence" else 40.0, 0.0, 0.0][: cell.gates], dtype=dtype)
     arguments = make(Sizes(1, batch, 3, 21), dtype, cell=cell, cell_dtype=torch.float32)
-    arguments = arguments.map(torch.zeros_like)._replace(bias=z.repeat_interleave(21), c0=c0)
-    _, _, c_n, cells, _ = call(arguments, keep=True)
-    assert torch.equal(c_n, c0)
-    assert torch.equal(cells[0], c0.to(dtype))
+    values = {cell.bias_names()[0]: z.repeat_interleave(21), cell.states[-1]: state}
+    results = call(arguments.map(torch.zeros_like)._replace(**values), keep=True)
+    assert torch.equal(results[len(cell.states)], state)
+    assert torch.equal(kept_of(arguments, results)[len(cell.states) - 1][0], state.to(dtype))
 
 
 @BATCHES
 def test_rows_that_do_not_run_are_not_read(products, dtype, cell, batch):
     arguments = make(Sizes(1, batch, 19, 37), dtype, reset=True, cell=cell)
     arguments, with_nan, beyond = ragged(arguments)
-    h0, c0 = (state.masked_fill(beyond[0].unsqueeze(1), torch.nan) for state in (arguments.h0, arguments.c0))
+    states = {name: getattr(arguments, name).masked_fill(beyond[0].unsqueeze(1), torch.nan) for name in cell.states}
+    with_nan = with_nan._replace(**states)
     expected = call(arguments, keep=True)
-    for found, value in zip(call(with_nan._replace(h0=h0, c0=c0), keep=True), expected, strict=True):
+    for found, value in zip(call(with_nan, keep=True), expected, strict=True):
         assert torch.equal(found[..., ~beyond[0], :], value[..., ~beyond[0], :])
-    output, h_n, c_n, cells, _ = call(with_nan._replace(h0=h0, c0=c0), keep=True)
-    assert not output[beyond].any() and not cells[beyond].any()
-    assert h_n[beyond[0]].isnan().all() and c_n[beyond[0]].isnan().all()
+    results = call(with_nan, keep=True)
+    assert not any(of_steps[beyond].any() for of_steps in kept_of(arguments, results)[:-1])
+    assert all(last[beyond[0]].isnan().all() for last in results[1 : 1 + len(cell.states)])
 
 
 def largest_allocation(function) -> int:

@@ -10,8 +10,9 @@ from lltm_testing.differentiable import assert_equal, each_argument, each_functi
 from lltm_testing.named_arguments import NAMES, WEIGHTS, each_forward
 from lltm_testing.reference import assert_identical, assert_no_aliases
 from lltm_testing.sequence_reference import (
+    CELLS,
     Sizes,
-    assert_carries_the_cell_in_float32,
+    assert_carries_the_state_in_float32,
     call,
     call_backward,
     make,
@@ -93,44 +94,54 @@ def test_vmap_gives_the_dtypes_and_shapes_of_a_plain_call(device, dtype, operato
 def test_vmap_keeps_the_shapes_of_what_is_not_kept(device, cell):
     arguments = make((3, 3, 1, 2), torch.float64, device, cell=cell)
     found = vmap(lambda x: call(arguments._replace(input=x)))(arguments.input.expand(2, 3, 3, 1))
-    assert found[3].shape == (2, 0, 3, 2) and found[4].shape == (2, 0, 3, 2 * cell.gates)
+    of_steps = found[1 + len(cell.states) :]
+    assert [t.shape for t in of_steps[:-1]] == [(2, 0, 3, 2)] * (len(cell.states) - 1)
+    assert of_steps[-1].shape == (2, 0, 3, 2 * cell.saved)
+
+
+def last_states(arguments, states):
+    """Those after the call with these initial ones."""
+    named = dict(zip(arguments.states, states, strict=True))
+    return call(arguments._replace(**named))[1 : 1 + len(states)]
 
 
 def test_no_steps_below_vmap(device, cell):
     """The final state is the initial one, and its gradient that of the final one, but they are copies."""
     arguments = make(Sizes(0, 3, 1, 2), torch.float64, device, cell=cell)
-    state = [part[None] for part in (arguments.h0, arguments.c0)]
-    final = vmap(lambda h, c: call(arguments._replace(h0=h, c0=c))[1:3])(*state)
+    state, of_states = [part[None] for part in arguments.initial_states()], len(cell.states)
+    final = vmap(lambda *s: last_states(arguments, s))(*state)
     assert_no_aliases(final, state)
 
-    def backward(grad_h_n, grad_c_n):
-        return call_backward((None, grad_h_n, grad_c_n, None), arguments)
+    def backward(*grads):
+        return call_backward((None, *grads, *[None] * (of_states - 1)), arguments)
 
-    d_input, *of_parameters, d_h0, d_c0 = vmap(backward)(*state)
-    assert_no_aliases((d_h0, d_c0), state)
-    for found in (final, (d_h0, d_c0)):
+    d_input, *gradients = vmap(backward)(*state)
+    of_parameters, d_state = gradients[:-of_states], gradients[-of_states:]
+    assert_no_aliases(d_state, state)
+    for found in (final, d_state):
         assert_identical(found, state)
     assert d_input.numel() == 0
-    for gradient, parameter in zip(of_parameters, arguments.weights_and_bias, strict=True):
+    for gradient, parameter in zip(of_parameters, arguments.weights_and_biases(), strict=True):
         assert not gradient.any() and gradient.shape[-parameter.dim() :] == parameter.shape
 
 
 def test_no_steps_in_the_formula(device, cell):
     """Of derivatives of derivatives and in forward mode. The final state passes on what comes in, as a copy."""
     arguments = make(Sizes(0, 3, 1, 2), torch.float64, device, cell=cell)
-    state = arguments.h0, arguments.c0
+    state = arguments.initial_states()
     tangents = tuple(torch.randn_like(part) for part in state)
-    final, of_final = jvp(lambda h, c: call(arguments._replace(h0=h, c0=c))[1:3], state, tangents)
+    final, of_final = jvp(lambda *s: last_states(arguments, s), state, tangents)
     assert_identical((*final, *of_final), (*state, *tangents))
     assert_no_aliases((*final, *of_final), (*state, *tangents))
     leaves = arguments.require_grad()
     incoming = [part.clone().requires_grad_() for part in tangents]
-    first = torch.autograd.grad(call(leaves)[1:3], leaves.leaves(), incoming, create_graph=True)
-    *others, d_h0, d_c0 = first
+    last = last_states(leaves, leaves.initial_states())
+    first = torch.autograd.grad(last, leaves.leaves(), incoming, create_graph=True)
+    others, d_state = first[: -len(state)], first[-len(state) :]
     assert not any(gradient.any() for gradient in others)
-    assert_identical((d_h0, d_c0), incoming)
+    assert_identical(d_state, incoming)
     assert_no_aliases(first, incoming)
-    assert_identical(torch.autograd.grad((d_h0, d_c0), incoming, state), state)
+    assert_identical(torch.autograd.grad(d_state, incoming, state), state)
 
 
 @each_argument
@@ -306,7 +317,7 @@ def test_gates_have_no_gradient_below_a_transform(device, operator):
 
 
 @REVERSE
-@pytest.mark.parametrize("name", ["h0", "c0"])
+@pytest.mark.parametrize(("cell", "name"), [(c, n) for c in CELLS for n in CELLS[c].states], indirect=["cell"])
 @pytest.mark.parametrize("unused", ["not run", "reset"])
 def test_transforms_never_use_a_state_that_is_not_used(device, cell, reverse, name, unused):
     """That of a row that is not run, or is reset in the first step that is run. It is replaced: multiplied by zero, NaN
@@ -320,8 +331,9 @@ def test_transforms_never_use_a_state_that_is_not_used(device, cell, reverse, na
     getattr(spoiled, name)[0] = torch.nan
 
     def gradient(arguments):
-        return grad(lambda b: sum(r.sin().sum() for r in call(arguments._replace(bias=b), keep=True)[:4]))(
-            arguments.bias
+        bias = cell.bias_names()[-1]
+        return grad(lambda b: sum(r.sin().sum() for r in call(arguments._replace(**{bias: b}), keep=True)[:-1]))(
+            getattr(arguments, bias)
         )
 
     assert torch.equal(gradient(spoiled), gradient(arguments))
@@ -333,13 +345,13 @@ def test_second_gradients_never_use_what_is_beyond_the_length(device, cell, reve
     beyond = beyond.unsqueeze(2)
     *results, _ = call(arguments, keep=True)
     clean = [torch.randn_like(result) for result in results]
-    # The gradients of h_n and c_n of a row that is not run go to h0 and c0.
+    # The gradients of the last states of a row that is not run go to h0 and c0.
     spoiled = [g.masked_fill(beyond if g.dim() == 3 else beyond.all(0), torch.nan) for g in clean]
     found = []
     for incoming in (spoiled, clean):
         leaves = arguments.require_grad()
         *results, _ = call(leaves, keep=True)
-        first = torch.autograd.grad(results, leaves.leaves()[:-2], incoming, create_graph=True)
+        first = torch.autograd.grad(results, leaves.leaves()[: -len(cell.states)], incoming, create_graph=True)
         found.append(first + torch.autograd.grad(sum(g.square().sum() for g in first), leaves.leaves()))
     assert_identical(*found)
 
@@ -353,21 +365,21 @@ def test_differentiable_d_input_beyond_the_length_is_zero_whatever_the_weights(d
 
 
 @SIXTEEN_BITS
-def test_vmap_carries_the_cell_state_in_float32(device, cell, dtype):
+def test_vmap_carries_the_state_in_float32(device, cell, dtype):
     def run(input, *others):
-        return vmap(lambda x: getattr(torch.ops.lltm, cell.operator)(x, *others)[2])(input[None])
+        return vmap(lambda x: getattr(torch.ops.lltm, cell.operator)(x, *others)[len(cell.states)])(input[None])
 
-    assert_carries_the_cell_in_float32(run, dtype, device, steps=200, cell=cell)
+    assert_carries_the_state_in_float32(run, dtype, device, steps=200, cell=cell)
 
 
 @SIXTEEN_BITS
-@pytest.mark.parametrize("cell_dtype", [torch.float32, None], ids=["float32_c0", "16_bit_c0"])
+@pytest.mark.parametrize("cell_dtype", [torch.float32, None], ids=["float32_state", "16_bit_state"])
 def test_differentiable_gradients_have_the_dtypes_of_the_arguments(device, cell, dtype, cell_dtype):
     options = {"lengths": True, "reset": True, "cell_dtype": cell_dtype, "cell": cell}
     arguments = make(Sizes(5, 6, 5, 7), dtype, device, **options)
     gradients = make_gradients(arguments)
     expected = call_backward(gradients, arguments)
-    arguments.bias.requires_grad_()
+    getattr(arguments, cell.bias_names()[0]).requires_grad_()
     found = call_backward(gradients, arguments)
     assert all(gradient.requires_grad for gradient in found)
     assert_near(found, expected)
@@ -379,12 +391,12 @@ def test_lengths_in_int32(device, cell, reverse):
     long = make((3, 3, 1, 2), torch.float64, device, lengths=True, reset=True, reverse=reverse, cell=cell)
     short = long._replace(lengths=long.lengths.int())
     batch = torch.randint(-1, 5, (3, 3), device=device)
-    assert_equal(*(vmap(lambda n: call(long._replace(lengths=n), keep=True))(n) for n in (batch.int(), batch)))
+    assert_equal(*(vmap(lambda n: call(long._replace(lengths=n), keep=True)[:-1])(n) for n in (batch.int(), batch)))
     tensors = tuple(getattr(long, name) for name in cell.names)
 
     def results(arguments):
         def run(*tensors):
-            return call(arguments._replace(**dict(zip(cell.names, tensors, strict=True))), keep=True)[:4]
+            return call(arguments._replace(**dict(zip(cell.names, tensors, strict=True))), keep=True)[:-1]
 
         first = grad(of_loss(run), (0, 1))
         second = grad(lambda *t: sum(part.sin().sum() for part in first(*t)), tuple(range(len(tensors))))

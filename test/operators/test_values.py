@@ -9,18 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
+    CELLS,
     FLAGS,
     SIZES,
     Lstm,
     Sizes,
-    assert_carries_the_cell_in_float32,
+    assert_carries_the_state_in_float32,
     assert_results_close,
     call,
     call_backward,
+    kept_of,
     make,
     make_gradients,
     ragged,
     run,
+    specified,
 )
 from lltm_testing.steps import each_step_and_size
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -47,7 +50,7 @@ def test_a_step_is_the_formula_at_any_size(device, dtype, step, sizes, bias):
 
 def test_one_tensor_may_be_several_arguments(device, step):
     arguments = step.make((4, 4, 4), device=device)
-    arguments = arguments._replace(h0=arguments.input[0], c0=arguments.input[0])
+    arguments = arguments._replace(**dict.fromkeys(step.cell.states, arguments.input[0]))
     step.assert_close(step.call(arguments), arguments)
 
 
@@ -79,8 +82,10 @@ def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, cell, si
 
 
 @pytest.mark.parametrize("steps", [1, 5])
-@pytest.mark.parametrize("absent", ["bias", "h0", "c0"])
-def test_absent_is_zero(device, dtype, cell, absent, steps):
+@pytest.mark.parametrize(
+    ("cell", "absent"), [(c, n) for c in CELLS for n in (*CELLS[c].bias_names(), *CELLS[c].states)], indirect=["cell"]
+)
+def test_absent_is_zero(device, products, dtype, cell, absent, steps):
     several = steps > 1  # a single step without lengths and resets runs as a cell
     arguments = make(Sizes(steps, 6, 5, 7), dtype, device, lengths=several, reset=several, cell=cell)
     given = arguments._replace(**{absent: torch.zeros_like(getattr(arguments, absent))})
@@ -99,44 +104,46 @@ def test_keywords_and_defaults(device, cell):
 @SIXTEEN_BITS
 @lengths_and_reset
 @pytest.mark.parametrize("steps", [1, 5])
-def test_c0_may_be_float32_beside_16_bits(device, products, dtype, cell, keep, lengths, reset, steps):
+def test_the_carried_state_may_be_float32_beside_16_bits(device, products, dtype, cell, keep, lengths, reset, steps):
     options = {"lengths": lengths, "reset": reset, "cell_dtype": torch.float32, "cell": cell}
     arguments = make(Sizes(steps, 6, 5, 7), dtype, device, **options)
     results = call(arguments, keep)
-    assert results[2].dtype == torch.float32
+    assert results[len(cell.states)].dtype == torch.float32
     assert_results_close(results, arguments, keep)
 
 
 def in_pieces(arguments, steps):
-    """The first three results of a call for each piece of so many steps."""
-    h, c, outputs = arguments.h0, arguments.c0, []
+    """The output and the last states of a call for each piece of so many steps."""
+    states, outputs = arguments.initial_states(), []
     for piece in arguments.input.split(steps):
-        output, h, c, _, _ = call(arguments._replace(input=piece, h0=h, c0=c))
+        output, *others = call(arguments._replace(input=piece, **dict(zip(arguments.states, states, strict=True))))
+        states = others[: len(states)]
         outputs.append(output)
-    return torch.cat(outputs), h, c
+    return torch.cat(outputs), *states
 
 
 @SIXTEEN_BITS
 def test_a_stream_of_calls_keeps_its_state_exact(device, products, dtype, cell):
-    """A sequence in pieces is the whole if the cell state between them is float32."""
+    """A sequence in pieces is the whole if the carried state between them is float32."""
     arguments = make(Sizes(12, 6, 5, 7), dtype, device, cell_dtype=torch.float32, cell=cell)
-    assert_results_close((*in_pieces(arguments, 5), *call(arguments)[3:]), arguments)
+    assert_results_close((*in_pieces(arguments, 5), *call(arguments)[1 + len(cell.states) :]), arguments)
 
     def run(*tensors):
-        # What ten steps add is less than half a unit of c0 in 16 bits.
-        return in_pieces(cell(*tensors[:-1], tensors[-1].float()), 10)[2]
+        # What ten steps change is less than half a unit of the state in 16 bits.
+        return in_pieces(cell(*tensors[:-1], tensors[-1].float()), 10)[-1]
 
-    assert_carries_the_cell_in_float32(run, dtype, device, steps=500, cell=cell)
+    assert_carries_the_state_in_float32(run, dtype, device, steps=500, cell=cell)
 
 
 @SIXTEEN_BITS
-def test_the_cell_state_is_carried_in_float32(device, products, dtype, cell):
+def test_the_state_is_carried_in_float32(device, products, dtype, cell):
     def run(*tensors):
-        _, _, c_n, cells, _ = getattr(torch.ops.lltm, cell.operator)(*tensors, keep=True)
-        assert torch.equal(cells[-1], c_n)
-        return c_n
+        results = dict(zip(cell.outputs, getattr(torch.ops.lltm, cell.operator)(*tensors, keep=True), strict=True))
+        last = results["c_n" if "c_n" in results else "h_n"]
+        assert torch.equal(results["cells" if "cells" in results else "output"][-1], last)
+        return last
 
-    assert_carries_the_cell_in_float32(run, dtype, device, steps=3000, cell=cell)
+    assert_carries_the_state_in_float32(run, dtype, device, steps=3000, cell=cell)
 
 
 @REVERSE
@@ -148,8 +155,8 @@ def test_lengths_in_int32(device, dtype, cell, steps, reverse):
     def results(lengths):
         leaves = arguments._replace(lengths=lengths).require_grad()
         outputs = call(leaves, keep=True)
-        gradients = torch.autograd.grad(sum(output.double().sum() for output in outputs[:4]), leaves.leaves())
-        return *outputs, *gradients, *call(arguments._replace(lengths=lengths))
+        gradients = torch.autograd.grad(sum(output.double().sum() for output in outputs[:-1]), leaves.leaves())
+        return *specified(leaves, outputs), *gradients, *call(arguments._replace(lengths=lengths))
 
     several, one = torch.tensor([0, -1, 3, 6, 9], device=device), torch.tensor([2], device=device)
     for lengths in (several, one.expand(5)):
@@ -161,11 +168,12 @@ def test_lengths_in_int32(device, dtype, cell, steps, reverse):
 def test_what_is_beyond_the_length_is_never_used(device, products, dtype, cell, reverse):
     arguments = make(Sizes(6, 11, 3, 21), dtype, device, reset=True, reverse=reverse, cell=cell)
     arguments, poisoned, beyond = ragged(arguments)
-    results = call(poisoned, keep=True)
-    assert_identical(results, call(arguments, keep=True))
-    for of_steps in (results[0], results[3], results[4]):
+    results = specified(arguments, call(poisoned, keep=True))
+    assert_identical(results, specified(arguments, call(arguments, keep=True)))
+    for of_steps in kept_of(arguments, results):
         assert of_steps[beyond].eq(0).all()
-    assert torch.equal(results[1][0], arguments.h0[0]) and torch.equal(results[2][0], arguments.c0[0])
+    for name, last in zip(cell.states, results[1:], strict=False):
+        assert torch.equal(last[0], getattr(arguments, name)[0])
 
 
 @REVERSE
@@ -173,23 +181,25 @@ def test_a_row_is_the_row_by_itself(device, cell, reverse):
     """lengths have the same effect as slicing a row, and reset the same as splitting a sequence."""
     arguments = make(Sizes(8, 3, 5, 7), torch.float64, device, reverse=reverse, cell=cell)
     lengths = torch.tensor([8, 5, 0], device=device)
-    output, h_n, c_n, _, _ = call(arguments._replace(lengths=lengths))
+    count = 1 + len(cell.states)
+    output, *last = call(arguments._replace(lengths=lengths))[:count]
     for row, length in enumerate(lengths.tolist()):
         one = arguments._replace(
-            input=arguments.input[:length, row : row + 1], h0=arguments.h0[row, None], c0=arguments.c0[row, None]
+            input=arguments.input[:length, row : row + 1],
+            **{name: getattr(arguments, name)[row, None] for name in cell.states},
         )
-        found = output[:length, row : row + 1], h_n[row, None], c_n[row, None]
-        torch.testing.assert_close(found, call(one)[:3])
+        found = output[:length, row : row + 1], *(state[row, None] for state in last)
+        torch.testing.assert_close(found, call(one)[:count])
     reset = torch.zeros(8, 3, dtype=torch.bool, device=device)
     reset[4] = True
-    output, h_n, c_n, _, _ = call(arguments._replace(reset=reset))
+    output, *last = call(arguments._replace(reset=reset))[:count]
     pieces = arguments.input.split([5, 3] if reverse else [4, 4])
     first, second = reversed(pieces) if reverse else pieces
     whole = call(arguments._replace(input=first))
-    rest = call(arguments._replace(input=second, h0=None, c0=None))
+    rest = call(arguments._replace(input=second, **dict.fromkeys(cell.states)))
     parts = (rest[0], whole[0]) if reverse else (whole[0], rest[0])
     torch.testing.assert_close(output, torch.cat(parts))
-    torch.testing.assert_close((h_n, c_n), rest[1:3])
+    torch.testing.assert_close(last, list(rest[1:count]))
 
 
 def test_a_reset_replaces_the_state(device, products, dtype, cell):
@@ -198,13 +208,14 @@ def test_a_reset_replaces_the_state(device, products, dtype, cell):
     reset = torch.zeros(3, 2, dtype=torch.bool, device=device)
     reset[0, 1] = True
     arguments = arguments._replace(reset=reset)
-    spoiled = arguments._replace(h0=arguments.h0.clone(), c0=arguments.c0.clone())
-    spoiled.h0[1], spoiled.c0[1] = float("nan"), float("inf")
+    spoiled = arguments.map(torch.clone)
+    for name, value in zip(cell.states, (torch.nan, torch.inf), strict=False):
+        getattr(spoiled, name)[1] = value
     assert_identical(call(spoiled), call(arguments))
     gradients = make_gradients(arguments)
     found = call_backward(gradients, spoiled)
     assert_identical(found, call_backward(gradients, arguments))
-    assert not found[-2][1].any() and not found[-1][1].any()
+    assert not any(gradient[1].any() for gradient in found[-len(cell.states) :])
 
 
 @pytest.mark.parametrize("steps", [1, 2, 16])

@@ -86,15 +86,16 @@ def prepare_sequence(cell, dtype):
 def prepare_sequence_backward(cell, dtype):
     arguments = make_sequence(cell, dtype)
     grads = sequence_reference.make_gradients(arguments)
-    output, _, _, cells, gates = sequence_reference.call(arguments, keep=True)
+    kept = sequence_reference.kept_of(arguments, sequence_reference.call(arguments, keep=True))
     backward = getattr(torch.ops.lltm, f"{cell.operator}_backward")
-    return lambda: backward(*grads, output, cells, gates, *arguments, [True] * len(cell.names))
+    return lambda: backward(*grads, *kept, *arguments, [True] * len(cell.names))
 
 
 def prepare_sequence_autograd(cell, dtype):
     arguments = make_sequence(cell, dtype).require_grad()
-    grads = sequence_reference.make_gradients(arguments)[:3]
-    return lambda: torch.autograd.grad(sequence_reference.call(arguments)[:3], arguments.leaves(), grads)
+    count = 1 + len(cell.states)
+    grads = sequence_reference.make_gradients(arguments)[:count]
+    return lambda: torch.autograd.grad(sequence_reference.call(arguments)[:count], arguments.leaves(), grads)
 
 
 PREPARED = {"forward": prepare_forward, "backward": prepare_backward, "autograd": prepare_autograd} | {

@@ -56,6 +56,8 @@ def call_each(
     sequence_grads: list[Tensor],
     lstm: list[Tensor],
     lstm_grads: list[Tensor],
+    gru: list[Tensor],
+    gru_grads: list[Tensor],
 ) -> list[Tensor]:
     """Calls each operator once."""
     everything = [True, True, True, True, True]
@@ -84,7 +86,20 @@ def call_each(
         grad_output, grad_h_n, grad_c_n, grad_cells, output, cells, gates,
         inputs, weight_ih, weight_hh, bias, h0, c0, lengths, reset, False, [True] + everything,
     )  # fmt: skip
-    for gradient in gradients + of_sequence + of_lstm:
+
+    inputs, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset = gru
+    grad_output, grad_h_n = gru_grads
+    output, h_n, gates = torch.ops.lltm.gru(
+        inputs, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset, False, True
+    )
+    # Beyond the lengths, gates are unspecified.
+    steps = torch.arange(inputs.size(0), device=lengths.device)
+    results += [output, h_n, gates.masked_fill((steps.unsqueeze(1) >= lengths).unsqueeze(2), 0)]
+    of_gru = torch.ops.lltm.gru_backward(
+        grad_output, grad_h_n, output, gates,
+        inputs, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset, False, [True] + everything,
+    )  # fmt: skip
+    for gradient in gradients + of_sequence + of_lstm + of_gru:
         assert gradient is not None
         results.append(gradient)
     return results
@@ -106,6 +121,8 @@ class Case(NamedTuple):
     sequence_grads: list[Tensor]
     lstm: list[Tensor]
     lstm_grads: list[Tensor]
+    gru: list[Tensor]
+    gru_grads: list[Tensor]
 
     @staticmethod
     def of(sizes, dtype: torch.dtype, device: torch.device) -> "Case":
@@ -141,7 +158,16 @@ class Buffer(NamedTuple):
 def count_other_bits(wrong: Tensor, first: Tensor, buffer: Buffer, case: Case, rounds: int) -> None:
     """Calls each operator `rounds` times, and adds to `wrong` how often the bits differed from `first`."""
     for _ in range(rounds):
-        results = call_each(case.cell, case.grads, case.sequence, case.sequence_grads, case.lstm, case.lstm_grads)
+        results = call_each(
+            case.cell,
+            case.grads,
+            case.sequence,
+            case.sequence_grads,
+            case.lstm,
+            case.lstm_grads,
+            case.gru,
+            case.gru_grads,
+        )
         torch._foreach_copy_(buffer.places, results)
         wrong += (buffer.integers != first).any()
 

@@ -22,7 +22,7 @@ OPERATORS = {
     "double_backward": Operator(draw_cell_case, cells.prepare_double_backward),
 } | {
     name + suffix: Operator(sequences.draw_sequence_case, prepare)
-    for name in ("sequence", "lstm")
+    for name in sequences.CELLS
     for suffix, prepare in {
         "": sequences.prepare_sequence,
         "_backward": sequences.prepare_sequence_backward,
@@ -32,7 +32,7 @@ OPERATORS = {
 # Most calls are of the operators themselves, which run this library's kernels.
 WEIGHTS = {"forward": 4, "backward": 4, "autograd": 3, "double_backward": 1} | {
     name + suffix: weight
-    for name in ("sequence", "lstm")
+    for name in sequences.CELLS
     for suffix, weight in {"": 3, "_backward": 2, "_autograd": 1}.items()
 }
 
