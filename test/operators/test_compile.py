@@ -22,7 +22,9 @@ import lltm
 pytestmark = [pytest.mark.pytorch, pytest.mark.usefixtures("fresh_compiler")]
 
 ops = torch.ops.lltm
-ABSENT = pytest.mark.parametrize("absent", [(), ("bias", "h0", "c0", "lengths", "reset")], ids=["all", "required"])
+ABSENT = pytest.mark.parametrize(
+    "absent", [(), ("bias", "bias_ih", "bias_hh", "h0", "c0", "lengths", "reset")], ids=["all", "required"]
+)
 CELLS = (Sequence, Lstm)
 WITH_CELLS = ("forward", *(cell.operator for cell in CELLS))
 each_cell = pytest.mark.parametrize("cls", [lltm.LLTMCell, lltm.LSTMCell])
@@ -38,7 +40,9 @@ def results_of(operator, keep=True):
     """The differentiable results as a function of all tensors."""
     if operator == "forward":
         return lambda *tensors: ops.forward(*tensors)[:2]
-    return lambda *tensors: getattr(ops, operator)(*tensors, keep=keep)[: 3 + keep]
+    outputs = named_arguments.CELLS[operator].outputs
+    count = len(set(outputs) - {"gates"} - ({"cells"} if not keep else set()))
+    return lambda *tensors: getattr(ops, operator)(*tensors, keep=keep)[:count]
 
 
 def gradients_of(results, leaves: dict):
@@ -55,7 +59,7 @@ def assert_same(compiled, function, leaves: dict) -> None:
 
 
 @ABSENT
-@pytest.mark.parametrize("operator", WITH_CELLS)
+@each_forward
 def test_one_node_in_each_graph(device, operator, absent):
     forward_graphs, backward_graphs = [], []
     backend = aot_autograd(fw_compiler=keep_in(forward_graphs), bw_compiler=keep_in(backward_graphs))
@@ -160,7 +164,7 @@ def is_in_place(node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
 
 
-@pytest.mark.parametrize("operator", WITH_CELLS)
+@each_forward
 def test_a_traced_differentiable_backward_is_functional(device, operator):
     """torch.scan and the export of a training step trace gradients with autograd on, where in-place operations fail."""
     leaves = leaves_of(make(operator, device))
@@ -350,7 +354,7 @@ def test_compiled_autograd(device, operator, absent):
 
 @pytest.mark.usefixtures("aot_inductor")
 def test_aot_inductor_package(device, tmp_path):
-    """A single package with all operators, because building one takes half a minute."""
+    """A single package with the operators of both cells, because building one takes half a minute."""
     steps, batch = Dim("steps", min=2), Dim("batch", min=2)
 
     class All(torch.nn.Module):
@@ -371,7 +375,8 @@ def test_aot_inductor_package(device, tmp_path):
     shapes = {"x": {0: steps, 1: batch}, "lengths": {0: batch}, "h": {0: batch}, "c": {0: batch}}
     with torch.no_grad():
         program = export(model, inputs(5, 4), shapes)
-        assert {n.target for n in program.graph.nodes} >= {getattr(ops, name).default for name in NAMES}
+        names = [name for operator in WITH_CELLS for name in (operator, backward_of(operator))]
+        assert {n.target for n in program.graph.nodes} >= {getattr(ops, name).default for name in names}
         path = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "all.pt2"))
         package = torch._inductor.aoti_load_package(path)
         for sizes in ((5, 4), (9, 6), (2, 3)):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from lltm_testing import named_arguments, sequence_reference
 from lltm_testing.building import run
-from lltm_testing.named_arguments import FORWARDS, NAMES, call, each_forward, leaves_of
+from lltm_testing.named_arguments import NAMES, call, each_forward, leaves_of
 from lltm_testing.reference import assert_identical, assert_same_up_to_rounding
 
 import lltm
@@ -35,9 +35,10 @@ class Loop(torch.nn.Module):
         return new_h
 
 
-@pytest.mark.parametrize("absent", [(), ("bias",)], ids=str)
-@pytest.mark.parametrize("operator", [name for name in FORWARDS if name != "gru"])  # gates would differ beyond lengths
-def test_traced_operator(device, dtype, operator, absent):
+@pytest.mark.parametrize("bias", [True, False], ids=["bias", "no_bias"])
+@each_forward
+def test_traced_operator(device, dtype, operator, bias):
+    absent = [name for name in NAMES[operator] if name.startswith("bias") and not bias]
     arguments = {n: t for n, t in named_arguments.make(operator, device, dtype).items() if n not in absent}
     function = torch.jit.trace(
         lambda *tensors: call(operator, dict.fromkeys(NAMES[operator]) | dict(zip(arguments, tensors, strict=True))),

@@ -73,9 +73,10 @@ def test_logging_subclass(device, operator):
 @each_forward
 def test_metadata_wrapper(device, operator):
     arguments = named_arguments.make(operator, device)
+    bias = next(name for name in arguments if name.startswith("bias"))
     wrapped = arguments | {
         "input": MetadataTensor(arguments["input"], ("sensor 7",)),
-        "bias": MetadataTensor(arguments["bias"], ("yesterday",)),
+        bias: MetadataTensor(arguments[bias], ("yesterday",)),
     }
     for result, expected in zip(call(operator, wrapped), call(operator, arguments), strict=True):
         assert result.metadata == ("sensor 7", "yesterday")

@@ -22,7 +22,7 @@ REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "rev
 
 @pytest.fixture(params=["lltm", "lstm"])
 def cell(request) -> type:
-    """Without the GRU, whose gates have a gradient for x and one for h: test_gru.py has its vmap."""
+    """Without the GRU, of which test_gru.py has the vmap: the functions here name c0 and one bias."""
     return CELLS[request.param]
 
 
