@@ -17,7 +17,7 @@ from lltm_testing.named_arguments import NAMES, optional
 
 # The plain Tensor arguments, for which None is an error.
 REQUIRED = {name for operator in NAMES for name in set(NAMES[operator]).difference(optional(operator))}
-VECTORS = ("bias", "lengths")
+VECTORS = ("bias", "bias_ih", "bias_hh", "lengths")
 NO_FLOATS = ("lengths", "reset")
 # The arguments that the formula of the double backward does not read, because it recomputes the pre-activations.
 NOT_READ_WITH_GRADIENTS = {"backward": ("gates",), "sequence_backward": ("gates", "c0")}
@@ -70,7 +70,7 @@ def dtype(dtype: torch.dtype) -> Kind:
     name = str(dtype).removeprefix("torch.")
     return Kind(
         lambda t: t.new_empty(t.shape, dtype=dtype),
-        r"lltm::{operator}: expected (input of dtype float64, float32, float16 or bfloat16|{name} of (input's|c_n's)"
+        r"lltm::{operator}: expected (input of dtype float64, float32, float16 or bfloat16|{name} of (input's|[ch]_n's)"
         rf" dtype float32), got {name}$|lltm::{{operator}}: expected \w+ of input's dtype {name}, got float32$",
     )
 

@@ -66,12 +66,13 @@ def run_sequence(cell, sizes: tuple[int, ...], dtype: torch.dtype) -> list[torch
     gradients = sequence.make_gradients(arguments)
     dirty_the_memory_of_sequences(cell)
     with trapping():
-        output, h_n, c_n, cells, gates = sequence.call(arguments, keep=True)
+        output, *others = sequence.call(arguments, keep=True)
+    states, kept = others[: len(cell.states)], others[len(cell.states) :]
     backward = getattr(torch.ops.lltm, f"{cell.operator}_backward")
     dirty_the_memory_of_sequences(cell)
     with trapping():
-        results = backward(*gradients, output, cells, gates, *arguments, [True] * len(cell.names))
-    return [output, h_n, c_n, *results]
+        results = backward(*gradients, output, *kept, *arguments, [True] * len(cell.names))
+    return [output, *states, *results]
 
 
 RUNS = {"forward": run_cell} | {cell.operator: partial(run_sequence, cell) for cell in sequence.CELLS.values()}
