@@ -64,7 +64,7 @@ def kept(name, terms, expected, shape, operator="sequence"):
 
 
 OF_CELL = [*COMMON_SHAPES, *input_shapes("[batch, input_features]", [(6,), (6, 5, 1), ()], (6, 6))]
-OF_EITHER_CELL = [
+OF_EVERY_CELL = [
     *states("h0"),
     *shapes_of(["lengths"], "[batch]", [6], (), (1,), (7,), (6, 1)),
     *shapes_of(["reset"], "[steps, batch]", [7, 6], (7,), (6, 7), (1, 6), (7, 6, 1)),
@@ -73,7 +73,7 @@ OF_SEQUENCE = [
     *COMMON_SHAPES,
     *input_shapes("[steps, batch, input_features]", [(6, 5), (7, 6, 5, 1)], (7, 6, 6)),
     *states("c0"),
-    *OF_EITHER_CELL,
+    *OF_EVERY_CELL,
 ]
 STEPS = "[steps, batch, state_size]"
 
@@ -96,7 +96,7 @@ GRU_SHAPES = [
     ("weight_hh", (12, 5), f"{GRU_HH} = [12, 4], got [12, 5]"),
     *shapes_of(["bias_ih", "bias_hh"], "[3*state_size]", [12], (11,), (1,), (), (1, 12)),
     ("input", (7, 6, 6), f"{GRU_IH} = [12, 6], got [12, 5]"),
-    *OF_EITHER_CELL,
+    *OF_EVERY_CELL,
 ]
 
 
@@ -109,11 +109,11 @@ SHAPES = {
     ],
     "sequence": OF_SEQUENCE,
     "sequence_backward": [*OF_SEQUENCE, *results_and_gradients("sequence", "[steps, batch, 3*state_size]", 12)],
-    "lstm": [*LSTM_SHAPES, *states("c0"), *OF_EITHER_CELL],
+    "lstm": [*LSTM_SHAPES, *states("c0"), *OF_EVERY_CELL],
     "lstm_backward": [
         *LSTM_SHAPES,
         *states("c0"),
-        *OF_EITHER_CELL,
+        *OF_EVERY_CELL,
         *results_and_gradients("lstm", "[steps, batch, 4*state_size]", 16),
     ],
     "gru": GRU_SHAPES,

@@ -158,16 +158,7 @@ class Buffer(NamedTuple):
 def count_other_bits(wrong: Tensor, first: Tensor, buffer: Buffer, case: Case, rounds: int) -> None:
     """Calls each operator `rounds` times, and adds to `wrong` how often the bits differed from `first`."""
     for _ in range(rounds):
-        results = call_each(
-            case.cell,
-            case.grads,
-            case.sequence,
-            case.sequence_grads,
-            case.lstm,
-            case.lstm_grads,
-            case.gru,
-            case.gru_grads,
-        )
+        results = call_each(*case)
         torch._foreach_copy_(buffer.places, results)
         wrong += (buffer.integers != first).any()
 
