@@ -24,10 +24,10 @@ typename Op::Results autocast(const typename Op::Arguments& arguments, Rest... r
 
 template <c10::DeviceType device>
 void register_kernels(torch::Library& m) {
-  m.impl("forward", op::Forward::kernel<autocast<op::Forward, device>>());
+  op::Forward::implement<autocast<op::Forward, device>>(m);
   for_each_cell([&]<typename Cell>() {
     using Op = typename Cell::Forward;
-    m.impl(Op::kName, Op::template kernel<autocast<Op, device>>());
+    Op::template implement<autocast<Op, device>>(m);
   });
 }
 

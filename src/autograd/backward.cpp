@@ -67,7 +67,7 @@ OptionalGradients<5> backward_autograd(const BackwardArguments& arguments,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
-  m.impl("backward", op::Backward::kernel<backward_autograd>());
+  op::Backward::implement<backward_autograd>(m);
 }
 
 }  // namespace lltm

@@ -93,7 +93,7 @@ std::tuple<Tensor, Tensor, Tensor> forward_autograd(const ForwardArguments& argu
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
-  m.impl("forward", op::Forward::kernel<forward_autograd>());
+  op::Forward::implement<forward_autograd>(m);
 }
 
 }  // namespace lltm

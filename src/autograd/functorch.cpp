@@ -209,16 +209,15 @@ OptionalGradients<5> backward_batched(const BackwardArguments& arguments,
 
 TORCH_LIBRARY_IMPL(lltm, FuncTorchBatched, m) {
   using namespace op;
-  m.impl("forward", Forward::kernel<forward_batched<Forward>>());
-  m.impl("backward", Backward::kernel<backward_batched>());
+  Forward::implement<forward_batched<Forward>>(m);
+  Backward::implement<backward_batched>(m);
   for_each_cell([&]<typename Cell>() {
     using Op = typename Cell::Forward;
     using OpBackward = typename Cell::Backward;
     using GateGradients = typename Cell::GateGradients;
-    m.impl(Op::kName, Op::template kernel<forward_batched<Op>>());
-    m.impl(OpBackward::kName,
-           OpBackward::template kernel<sequence_backward_batched<OpBackward, GateGradients>>());
-    m.impl(GateGradients::kName, GateGradients::template kernel<batched<GateGradients>>());
+    Op::template implement<forward_batched<Op>>(m);
+    OpBackward::template implement<sequence_backward_batched<OpBackward, GateGradients>>(m);
+    GateGradients::template implement<batched<GateGradients>>(m);
   });
 }
 
@@ -226,10 +225,10 @@ TORCH_LIBRARY_IMPL(lltm, FuncTorchBatched, m) {
 // fallback, a loop over the examples, does not support operators with optional results. The
 // operations of the composite formula have batching rules.
 TORCH_LIBRARY_IMPL(lltm, Batched, m) {
-  m.impl("backward", op::Backward::kernel<formula::backward>());
+  op::Backward::implement<formula::backward>(m);
   for_each_cell([&]<typename Cell>() {
     using Op = typename Cell::Backward;
-    m.impl(Op::kName, Op::template kernel<formula::sequence_backward<typename Op::Arguments>>());
+    Op::template implement<formula::sequence_backward<typename Op::Arguments>>(m);
   });
 }
 

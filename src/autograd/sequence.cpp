@@ -147,7 +147,7 @@ auto sequence_autograd(const typename Operators::Forward::Arguments& arguments,
 TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
   for_each_cell([&]<typename Cell>() {
     using Op = typename Cell::Forward;
-    m.impl(Op::kName, Op::template kernel<sequence_autograd<Cell>>());
+    Op::template implement<sequence_autograd<Cell>>(m);
   });
 }
 

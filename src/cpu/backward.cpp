@@ -60,7 +60,7 @@ OptionalGradients<5> backward(const BackwardArguments& arguments, std::array<boo
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
-  m.impl("backward", op::Backward::kernel<backward>());
+  op::Backward::implement<backward>(m);
 }
 
 }  // namespace lltm::cpu

@@ -170,7 +170,7 @@ auto sequence(const Arguments& arguments, bool reverse, bool keep) {
 TORCH_LIBRARY_IMPL(lltm, CPU, m) {
   for_each_cell([&]<typename Cell>() {
     using Op = typename Cell::Forward;
-    m.impl(Op::kName, Op::template kernel<sequence<typename Op::Arguments>>());
+    Op::template implement<sequence<typename Op::Arguments>>(m);
   });
 }
 

@@ -199,7 +199,7 @@ OptionalGradients<5> backward(const BackwardArguments& arguments, std::array<boo
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("backward", op::Backward::kernel<backward>());
+  op::Backward::implement<backward>(m);
 }
 
 }  // namespace lltm::cuda

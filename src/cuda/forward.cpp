@@ -98,7 +98,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(const ForwardArguments& arguments) {
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
-  m.impl("forward", op::Forward::kernel<forward>());
+  op::Forward::implement<forward>(m);
 }
 
 }  // namespace lltm::cuda

@@ -194,10 +194,10 @@ std::string plan_of_sequence(const Arguments& arguments, bool /*reverse*/, bool 
 TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   for_each_cell([&]<typename Cell>() {
     using Op = typename Cell::Forward;
-    m.impl(Op::kName, Op::template kernel<sequence<typename Op::Arguments>>());
+    Op::template implement<sequence<typename Op::Arguments>>(m);
   });
-  m.impl("sequence_plan", op::LltmSequencePlan::kernel<plan_of_sequence<LltmSequenceArguments>>());
-  m.impl("lstm_plan", op::LstmPlan::kernel<plan_of_sequence<LstmArguments>>());
+  op::LltmSequencePlan::implement<plan_of_sequence<LltmSequenceArguments>>(m);
+  op::LstmPlan::implement<plan_of_sequence<LstmArguments>>(m);
 }
 
 }  // namespace lltm::cuda

@@ -158,10 +158,8 @@ TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   for_each_cell([&]<typename Cell>() {
     using Backward = typename Cell::Backward;
     using GateGradients = typename Cell::GateGradients;
-    m.impl(Backward::kName,
-           Backward::template kernel<sequence_backward<typename Backward::Arguments>>());
-    m.impl(GateGradients::kName,
-           GateGradients::template kernel<gradients_of_gates<typename GateGradients::Arguments>>());
+    Backward::template implement<sequence_backward<typename Backward::Arguments>>(m);
+    GateGradients::template implement<gradients_of_gates<typename GateGradients::Arguments>>(m);
   });
 }
 

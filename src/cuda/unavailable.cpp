@@ -23,10 +23,10 @@ TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   const auto raise = [&](const char* name) {
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&unavailable>());
   };
-  raise("forward");
-  raise("backward");
-  raise("sequence_plan");
-  raise("lstm_plan");
+  raise(lltm::op::Forward::kName);
+  raise(lltm::op::Backward::kName);
+  raise(lltm::op::LltmSequencePlan::kName);
+  raise(lltm::op::LstmPlan::kName);
   lltm::for_each_cell([&]<typename Cell>() {
     raise(Cell::Forward::kName);
     raise(Cell::Backward::kName);

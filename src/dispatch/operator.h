@@ -5,6 +5,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/function_schema.h>
 #include <c10/core/CompileTimeFunctionPointer.h>
+#include <torch/library.h>
 
 #include <array>
 #include <cstddef>
@@ -44,11 +45,11 @@ class Operator {
                       arguments.tensors());
   }
 
-  /// What to register as an implementation of the operator.
+  /// Registers an implementation of the operator.
   template <Results (*function)(const Arguments&, Rest...)>
-  static constexpr auto kernel() {
+  static void implement(torch::Library& library) {
     constexpr auto* unpacked = &Unpacked<Tensors>::template call<function>;
-    return c10::CompileTimeFunctionPointer<Function, unpacked>();
+    library.impl(Self::kName, c10::CompileTimeFunctionPointer<Function, unpacked>());
   }
 
   /// What `property` says of the names of the tensors, in their order.

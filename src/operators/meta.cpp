@@ -107,18 +107,15 @@ GateGradientsOf<states> gate_gradients_meta(const Arguments& arguments,
 }  // namespace
 
 TORCH_LIBRARY_IMPL(lltm, Meta, m) {
-  m.impl("forward", op::Forward::kernel<forward_meta>());
-  m.impl("backward", op::Backward::kernel<backward_meta>());
+  op::Forward::implement<forward_meta>(m);
+  op::Backward::implement<backward_meta>(m);
   for_each_cell([&]<typename Cell>() {
     using Op = typename Cell::Forward;
     using Backward = typename Cell::Backward;
     using GateGradients = typename Cell::GateGradients;
-    m.impl(Op::kName, Op::template kernel<sequence_meta<typename Op::Arguments>>());
-    m.impl(Backward::kName,
-           Backward::template kernel<sequence_backward_meta<typename Backward::Arguments>>());
-    m.impl(
-        GateGradients::kName,
-        GateGradients::template kernel<gate_gradients_meta<typename GateGradients::Arguments>>());
+    Op::template implement<sequence_meta<typename Op::Arguments>>(m);
+    Backward::template implement<sequence_backward_meta<typename Backward::Arguments>>(m);
+    GateGradients::template implement<gate_gradients_meta<typename GateGradients::Arguments>>(m);
   });
 }
 
