@@ -3,18 +3,19 @@
 #include "../formula/backward.h"
 #include "../formula/double_backward.h"
 #include "../operators/checks.h"
-#include "../operators/names.h"
 #include "../operators/operators.h"
 #include "differentiation.h"
 #include "node.h"
 #include "recorded_call.h"
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <cstddef>
 #include <string_view>
 #include <tuple>
+#include <utility>
 
 namespace lltm {
 namespace {
@@ -26,17 +27,26 @@ using torch::autograd::variable_list;
 using Place = Tensor formula::GradientsOfGradients::*;
 
 /// Where the gradient of a result goes.
-constexpr Place place_of(std::string_view result) {
+Place place_of(std::string_view result) {
   using Given = formula::GradientsOfGradients;
-  return result == "d_gates"                          ? &Given::gates
-         : result == "d_input"                        ? &Given::input
-         : result == "d_weights"                      ? &Given::weights
-         : result == "d_weight_ih"                    ? &Given::weight_ih
-         : result == "d_weight_hh"                    ? &Given::weight_hh
-         : is_one_of(result, {"d_bias", "d_bias_ih"}) ? &Given::bias
-         : result == "d_bias_hh"                      ? &Given::bias_hh
-         : result == "d_h0"                           ? &Given::h0
-                                                      : &Given::c0;
+  static constexpr std::pair<std::string_view, Place> kPlaces[] = {
+      {"d_gates", &Given::gates},
+      {"d_input", &Given::input},
+      {"d_weights", &Given::weights},
+      {"d_weight_ih", &Given::weight_ih},
+      {"d_weight_hh", &Given::weight_hh},
+      {"d_bias", &Given::bias},
+      {"d_bias_ih", &Given::bias},
+      {"d_bias_hh", &Given::bias_hh},
+      {"d_h0", &Given::h0},
+      {"d_c0", &Given::c0},
+  };
+  for (const auto& [name, place] : kPlaces) {
+    if (name == result) {
+      return place;
+    }
+  }
+  TORCH_INTERNAL_ASSERT(false, "no gradient of ", result);
 }
 
 /// The node. It computes nothing until it runs, because most graphs of gradients are never
@@ -86,10 +96,8 @@ TORCH_LIBRARY_IMPL(lltm, Autograd, m) {
   for_each_cell([&]<typename Cell>() {
     using Backward = typename Cell::Backward;
     using GateGradients = typename Cell::GateGradients;
-    m.impl(Backward::kName,
-           Backward::template kernel<backward_autograd<Backward, Cell::kBackwardNode>>());
-    m.impl(GateGradients::kName,
-           GateGradients::template kernel<backward_autograd<GateGradients, kGateGradientsNode>>());
+    Backward::template implement<backward_autograd<Backward, Cell::kBackwardNode>>(m);
+    GateGradients::template implement<backward_autograd<GateGradients, kGateGradientsNode>>(m);
   });
 }
 
