@@ -144,12 +144,14 @@ void run(const SequencePlan& plan,
   }
 }
 
-/// The outputs, with room for a rounded h_n, which is a result only if another state is carried.
+/// The outputs, with room for a rounded h_n, which is a result only if another state is carried. Of
+/// the result's dtype it is the result: both round the same numbers.
 SequenceOutputs with_rounded_h(SequenceOutputs outputs, const Device& device) {
   if (!outputs.h_n.defined()) {
     const auto dtype = outputs.output.scalar_type();
-    outputs.h_n = device.empty(outputs.c_n.sizes(), dtype);
-    outputs.cells = device.empty({0, outputs.c_n.size(0), outputs.c_n.size(1)}, dtype);
+    const at::IntArrayRef shape = outputs.c_n.sizes();
+    outputs.h_n = outputs.c_n.scalar_type() == dtype ? outputs.c_n : device.empty(shape, dtype);
+    outputs.cells = device.empty({0, shape[0], shape[1]}, dtype);
   }
   return outputs;
 }
