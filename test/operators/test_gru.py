@@ -6,7 +6,6 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 T, N, I, H = 7, 6, 5, 4  # noqa: E741
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
@@ -161,102 +160,11 @@ def check_a_float32_h0(device, sizes, dtype):
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.parametrize(("ragged", "reverse"), [(False, False), (True, False), (True, True)])
-def test_derivatives(device, ragged, reverse):
-    arguments = leaves(make((4, 3, 2, 3), ragged=ragged, device=device))
-    tensors, masks = arguments[:6], arguments[6:]
-
-    def run(*tensors):
-        return torch.ops.lltm.gru(*tensors, *masks, reverse)[:2]
-
-    assert gradcheck(run, tensors, check_forward_ad=True, check_batched_grad=True)
-    assert gradgradcheck(run, tensors, check_fwd_over_rev=True)
-
-
-def test_jvp_and_forward_over_reverse_agree_with_the_formula(device):
-    arguments = make((4, 3, 2, 3), ragged=True, device=device)
-    tangents = [torch.randn_like(t) for t in arguments[:6]]
-
-    def ours(*tensors):
-        return torch.ops.lltm.gru(*tensors, *arguments[6:])[:2]
-
-    on_cpu = [t.cpu() for t in arguments]  # where PyTorch's cell has tangents
-
-    def formula(*tensors):
-        return reference(Arguments(*tensors, *on_cpu[6:]))
-
-    def gradient_of(run):
-        return torch.func.grad(lambda *tensors: sum(r.square().sum() for r in run(*tensors)), tuple(range(6)))
-
-    for transform in (lambda run: run, gradient_of):
-        actual = torch.func.jvp(transform(ours), arguments[:6], tuple(tangents))
-        expected = torch.func.jvp(transform(formula), tuple(on_cpu[:6]), tuple(t.cpu() for t in tangents))
-        torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9, check_device=False)
-    with forward_ad.dual_level():
-        dual = forward_ad.make_dual(arguments.h0, tangents[5])
-        assert forward_ad.unpack_dual(torch.ops.lltm.gru(*arguments[:5], dual)[1]).tangent is not None
-
-
-@pytest.mark.parametrize("in_dims", [(1, *[None] * 5), (1, None, None, None, None, 0), (1, *[0] * 4, 0)], ids=str)
-def test_vmap_and_per_sample_gradients(device, in_dims):
-    arguments = make(device=device)
-    example = [
-        t if dim is None else torch.stack([t, t * 0.5], dim) for t, dim in zip(arguments[:6], in_dims, strict=True)
-    ]
-
-    def run(*tensors):
-        return torch.ops.lltm.gru(*tensors)[:2]
-
-    def loss(*tensors):
-        return sum(r.square().sum() for r in run(*tensors))
-
-    for function in (run, torch.func.grad(loss, tuple(range(6)))):
-        actual = torch.vmap(function, in_dims)(*example)
-        each = [
-            function(*(t if dim is None else t.select(dim, i) for t, dim in zip(example, in_dims, strict=True)))
-            for i in range(2)
-        ]
-        for value, values in zip(actual, zip(*each, strict=True), strict=True):
-            torch.testing.assert_close(value, torch.stack(values), rtol=1e-9, atol=1e-9)
-
-
-def test_opcheck(device):
-    arguments = leaves(make(ragged=True, device=device))
-    torch.library.opcheck(torch.ops.lltm.gru, (*arguments, False, True))
-    output, h_n, gates = torch.ops.lltm.gru(*arguments, False, True)
-    grads = torch.randn_like(output), torch.randn_like(h_n)
-    backward = (*grads, output.detach(), gates.detach(), *arguments, False)
-    torch.library.opcheck(torch.ops.lltm.gru_backward, (*backward, [True] * 6))
-    torch.library.opcheck(torch.ops.lltm._gru_gate_gradients, (*backward, [True]))
-
-
 def test_autocast_leaves_a_float32_h0(device):
     arguments = make(dtype=torch.float32, device=device)
     with torch.autocast(device, torch.bfloat16):
         output, h_n, _ = torch.ops.lltm.gru(*arguments)
     assert (output.dtype, h_n.dtype) == (torch.bfloat16, torch.float32)
-
-
-def test_compiles_in_one_graph(device):
-    arguments = leaves(make(dtype=torch.float32, device=device))
-    compiled = torch.compile(lambda *tensors: torch.ops.lltm.gru(*tensors)[:2], fullgraph=True, backend="aot_eager")
-    actual, expected = compiled(*arguments), torch.ops.lltm.gru(*arguments)[:2]
-    torch.testing.assert_close(actual, expected, rtol=0, atol=0)
-    torch.testing.assert_close(gradients(actual, arguments), gradients(expected, arguments))
-
-
-@pytest.mark.parametrize(("ragged", "reverse"), [(False, False), (True, True)])
-def test_decomposition(ragged, reverse):
-    import lltm
-
-    arguments = make(dtype=torch.float32, ragged=ragged)
-    decomposed = lltm.decompositions()[torch.ops.lltm.gru.default](*arguments, reverse, True)
-    expected = list(torch.ops.lltm.gru(*arguments, reverse, True))
-    if ragged:  # beyond a length, gates are unspecified
-        runs = (arguments.lengths > torch.arange(T).unsqueeze(1)).unsqueeze(2)
-        decomposed, expected[2] = [*decomposed[:2], decomposed[2] * runs], expected[2] * runs
-    for actual, value in zip(decomposed, expected, strict=True):
-        torch.testing.assert_close(actual, value, rtol=1e-5, atol=1e-5)
 
 
 def test_the_same_bits_on_any_number_of_threads(monkeypatch):

@@ -1,6 +1,7 @@
 """vmap runs the fused kernels: once where the examples share the weights, once per example where they do not."""
 
 import itertools
+from operator import itemgetter
 
 import pytest
 import torch
@@ -9,8 +10,9 @@ from lltm_testing.differentiable import assert_equal
 from lltm_testing.graphs import Operators
 from lltm_testing.named_arguments import WEIGHTS
 from lltm_testing.reference import assert_identical, make_arguments
-from lltm_testing.sequence_reference import CELLS, Sizes, call, make
+from lltm_testing.sequence_reference import Sizes, call, kept_of, make, make_gradients
 from torch.func import functional_call, grad, hessian, jacrev, jvp, stack_module_state, vmap
+from torch.utils._pytree import tree_map
 
 import lltm
 
@@ -18,12 +20,6 @@ pytestmark = pytest.mark.pytorch
 
 EXAMPLES = 3
 REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
-
-
-@pytest.fixture(params=["lltm", "lstm"])
-def cell(request) -> type:
-    """Without the GRU, of which test_gru.py has the vmap: the functions here name c0 and one bias."""
-    return CELLS[request.param]
 
 
 def make_sequence(cell, device, reverse=False, lengths=True, reset=True, sizes=(5, 3, 2, 4)):
@@ -92,23 +88,31 @@ def assert_examples_equal(found, function, values, in_dims):
         assert_equal(tuple(f[k] for f in found), one)
 
 
-ROWS = ("input", "h0", "c0", "lengths", "reset")
+def rows_of(cell) -> tuple[str, ...]:
+    """The arguments that have rows."""
+    return "input", *cell.states, "lengths", "reset"
 
 
 @REVERSE
-@pytest.mark.parametrize("names", [*itertools.combinations(ROWS, 1), ROWS], ids=str)
-def test_a_sequence_folds_what_has_rows_into_one_batch(device, cell, names, reverse):
+def test_a_sequence_folds_what_has_rows_into_one_batch(device, cell, reverse):
     arguments = make_sequence(cell, device, reverse)
+    for names in (*itertools.combinations(rows_of(cell), 1), rows_of(cell)):
+        check_one_batch(arguments, names)
+
+
+def check_one_batch(arguments, names):
     values, in_dims = stacked(examples_of(arguments), names)
     with Operators() as operators:
         vmap(operator_of(arguments), in_dims)(*values)
-    assert operators.fused() == [cell.operator] and not operators.products()
+    assert operators.fused() == [arguments.operator] and not operators.products()
 
 
-@pytest.mark.parametrize("which", [slice(1, -3), slice(-3, -2), slice(0, -2)], ids=["weights", "bias", "and_input"])
+@pytest.mark.parametrize("which", ["weights", "biases", "all"])
 def test_a_sequence_with_weights_of_each_example_runs_once_for_each(device, cell, which):
+    weights, biases = cell.weight_names(), cell.bias_names()
+    names = {"weights": weights, "biases": biases, "all": ("input", *weights, *biases)}[which]
     arguments = make_sequence(cell, device)
-    values, in_dims = stacked(examples_of(arguments), cell.names[which])
+    values, in_dims = stacked(examples_of(arguments), names)
     with Operators() as operators:
         vmap(operator_of(arguments), in_dims)(*values)
     assert operators.fused() == [cell.operator] * EXAMPLES and not operators.products()
@@ -135,17 +139,18 @@ def test_a_cell_runs_fused(device, name):
 
 @REVERSE
 @pytest.mark.parametrize("plain", [False, True], ids=["lengths_and_reset", "plain"])
-@pytest.mark.parametrize("names", [("input",), ("h0", "c0"), ROWS], ids=str)
-def test_gradients_of_each_example(device, cell, names, plain, reverse):
+@pytest.mark.parametrize("which", ["input", "states", "all"])
+def test_gradients_of_each_example(device, cell, which, plain, reverse):
     """The gradients of shared parameters: one fused call of each direction, and one product over the steps."""
     arguments = make_sequence(cell, device, reverse, not plain, not plain)
+    names = {"input": ("input",), "states": cell.states, "all": rows_of(cell)}[which]
     names = [name for name in names if getattr(arguments, name) is not None]
     values, in_dims = stacked(examples_of(arguments), names)
     gradients = gradients_of(arguments)
     with Operators() as operators:
         found = vmap(gradients, in_dims)(*values)
     assert operators.fused() == [cell.operator, gate_gradients(cell)]
-    assert len(operators.products()) == 1 + cell.bounds.matrices  # d_input and those of the weights
+    assert len(operators.products()) == 1 + len(cell.weight_names())  # d_input and those of the weights
     assert_examples_equal(found, gradients, values, in_dims)
 
 
@@ -155,7 +160,7 @@ def test_only_the_wanted_gradients_of_each_example_are_computed(device, cell):
     for name, fused, products in (
         ("input", f"{cell.operator}_backward", 0),
         (WEIGHTS[cell.operator], gate_gradients(cell), 1),
-        ("bias", gate_gradients(cell), 0),
+        (cell.bias_names()[-1], gate_gradients(cell), 0),
     ):
         with Operators() as operators:
             vmap(grad(loss_of(operator_of(arguments)), cell.names.index(name)), in_dims)(*values)
@@ -165,7 +170,7 @@ def test_only_the_wanted_gradients_of_each_example_are_computed(device, cell):
 @pytest.mark.parametrize("name", ["weights", "bias"])
 def test_gradients_with_weights_of_each_example(device, cell, name):
     arguments = make_sequence(cell, device)
-    name = WEIGHTS[cell.operator] if name == "weights" else name
+    name = WEIGHTS[cell.operator] if name == "weights" else cell.bias_names()[-1]
     values, in_dims = stacked(examples_of(arguments), (name, "input"))
     gradients = gradients_of(arguments)
     with Operators() as operators:
@@ -189,7 +194,7 @@ def test_tangents_run_the_fused_forward(device, cell, reverse):
     arguments = make_sequence(cell, device, reverse, sizes=(20, 3, 2, 4))
 
     def run(x):
-        return function_of(arguments, "input")(x)[:4]
+        return function_of(arguments, "input")(x)[:-1]
 
     with Operators() as operators:
         found, _ = jvp(run, (arguments.input,), (arguments.input,))
@@ -364,10 +369,10 @@ def test_dtypes(device, cell, dtype):
     cell_dtype = torch.float32 if dtype.itemsize == 2 else None
     options = {"lengths": True, "reset": True, "cell_dtype": cell_dtype, "cell": cell}
     arguments = make(Sizes(7, 3, 5, 8), dtype, device, **options)
-    values, in_dims = stacked(examples_of(arguments), ("input", "c0"))
+    values, in_dims = stacked(examples_of(arguments), ("input", cell.states[-1]))
 
     def total(*tensors):
-        return sum(result.float().sum() for result in operator_of(arguments)(*tensors)[:3])
+        return sum(result.float().sum() for result in operator_of(arguments)(*tensors)[: 1 + len(cell.states)])
 
     gradients = grad(total, tuple(range(len(cell.names))))
     found = vmap(gradients, in_dims)(*values)
@@ -382,22 +387,22 @@ def test_dtypes(device, cell, dtype):
 def test_gate_gradients_are_the_input_gradients_of_identity_weights(device, products, cell, reverse):
     """How devices without a kernel of their own compute them."""
     arguments = make_sequence(cell, device, reverse)
-    output, h_n, c_n, cells, gates = call(arguments, keep=True)
-    incoming = [torch.randn_like(t) for t in (output, h_n, c_n, cells)]
-    given, operator = (*incoming, output, cells, gates), getattr(torch.ops.lltm, gate_gradients(cell))
-    d_gates, *d_state = operator(*given, *arguments, [True, True])
+    given = *make_gradients(arguments), *kept_of(arguments, call(arguments, keep=True))
+    operator = getattr(torch.ops.lltm, gate_gradients(cell))
+    d_gates, *d_state = operator(*given, *arguments, [True] * len(cell.states))
     columns = cell.gates * 4
     identity = torch.eye(columns, dtype=torch.float64, device=device)
     padding = torch.zeros(5, 3, columns, dtype=torch.float64, device=device)
-    if cell.bounds.matrices == 1:
+    if len(cell.weight_names()) == 1:
         same = arguments._replace(input=padding, weights=torch.cat([arguments.weights[:, :4], identity], 1))
     else:
         same = arguments._replace(input=padding, weight_ih=identity)
-    mask = [name in ("input", "h0", "c0") for name in cell.names]
+    mask = [name in ("input", *cell.states) for name in cell.names]
     expected = getattr(torch.ops.lltm, f"{cell.operator}_backward")(*given, *same, mask)
-    assert_equal((d_gates, *d_state), tuple(e for e in expected if e is not None))
-    only = operator(*given, *arguments, [False, False])
-    assert torch.equal(only[0], d_gates) and only[1] is None and only[2] is None
+    # The gradients that reach the input, which of a GRU are those of its first three saved numbers.
+    assert_equal((d_gates[..., :columns], *d_state), tuple(e for e in expected if e is not None))
+    only, *none = operator(*given, *arguments, [False] * len(cell.states))
+    assert torch.equal(only, d_gates) and none == [None] * len(cell.states)
 
 
 def test_errors_name_the_sizes_of_an_example(device, cell):
@@ -425,7 +430,7 @@ def test_names_of_the_nodes_of_a_cell(device):
     assert d_input.grad_fn.name() == "LltmBackwardBackward"
 
 
-each_module = pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM])
+each_module = pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM, lltm.GRU])
 
 
 @pytest.mark.parametrize("layers", [1, 2])
@@ -453,8 +458,7 @@ def test_lengths_and_reset_of_each_example_of_a_module(device, cls):
     reset = torch.rand(EXAMPLES, 5, 3, device=device) < 0.3
     found = vmap(lambda x, n, r: rnn(x, lengths=n, reset=r))(x, lengths, reset)
     for k in range(EXAMPLES):
-        output, (h_n, c_n) = rnn(x[k], lengths=lengths[k], reset=reset[k])
-        assert_equal((found[0][k], found[1][0][k], found[1][1][k]), (output, h_n, c_n))
+        assert_equal(tree_map(itemgetter(k), found), rnn(x[k], lengths=lengths[k], reset=reset[k]))
 
 
 @each_module
@@ -471,7 +475,7 @@ def test_an_ensemble_of_modules(device, cls):
 
     with Operators() as operators:
         found = vmap(gradients)({name: p.detach() for name, p in parameters.items()})
-    name = "sequence" if cls is lltm.LLTM else "lstm"
+    name = {lltm.LLTM: "sequence", lltm.LSTM: "lstm", lltm.GRU: "gru"}[cls]
     assert sorted(operators.fused()) == [name] * 4 * EXAMPLES + [f"{name}_backward"] * 4 * EXAMPLES
     for k, model in enumerate(models):
         model(x)[0].sin().sum().backward()
@@ -509,7 +513,9 @@ def test_compiled(device, fresh_compiler, cell, requires_grad):
 @REVERSE
 def test_opcheck_of_the_private_operator(device, cell, reverse):
     arguments = make_sequence(cell, device, reverse)
-    output, h_n, c_n, cells, gates = call(arguments, keep=True)
+    results = call(arguments, keep=True)
+    incoming = *results[:2], *[None] * (len(cell.incoming()) - 2)
     operator = getattr(torch.ops.lltm, gate_gradients(cell)).default
-    for mask in ([True, True], [False, True]):
-        torch.library.opcheck(operator, (output, h_n, None, None, output, cells, gates, *arguments, mask))
+    for first in (True, False):
+        mask = [first, True][-len(cell.states) :]
+        torch.library.opcheck(operator, (*incoming, *kept_of(arguments, results), *arguments, mask))
