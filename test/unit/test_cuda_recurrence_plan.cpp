@@ -125,7 +125,7 @@ TEST(GridPlan, HasRoomForAllBlocksAtOnce) {
       device.multiprocessors = i / 2 % 3 == 1 ? 58 : 16;
       device.shared_bytes_a_block = 99 * 1024;
     }
-    const CellType cell = i / 8 % 2 == 0 ? CellType::kLltm : CellType::kLstm;
+    const auto cell = static_cast<CellType>(i / 128 % kCellTypes);
     const Arithmetic arithmetic = test::kArithmetics[i / 16 % 4];
     const int64_t rows = test::log_uniform(random, 1, 3000);
     const int64_t state_size = test::log_uniform(random, 1, 1200);
@@ -137,12 +137,7 @@ TEST(GridPlan, HasRoomForAllBlocksAtOnce) {
     ++found;
     const GridTeams& teams = plan->teams;
     ASSERT_LE(teams.teams * teams.blocks, device.multiprocessors);
-    ASSERT_LE(grid_shared_bytes(plan->tile,
-                                gates_of(cell),
-                                arithmetic,
-                                backward,
-                                cell == CellType::kLstm,
-                                teams.groups),
+    ASSERT_LE(grid_shared_bytes(cell, plan->tile, arithmetic, backward, teams.groups),
               device.shared_bytes_a_block);
     // What inference needs beside z_x.
     ASSERT_LE(grid_workspace(plan->tile, teams, gates_of(cell), arithmetic, backward, rows).bytes,

@@ -59,6 +59,9 @@ foreach(cell Lltm Lstm Gru)
     "launch_recurrence_mma<cell::${cell}>(const RecurrenceForward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
   lltm_instances(${prefix}_recurrence_backward_mma recurrence/mma_backward.cuh ARITHMETICS kFloat16 kBFloat16 FUNCTIONS
     "launch_recurrence_mma<cell::${cell}>(const RecurrenceBackward<TensorElement<@A@>>&, const RecurrenceTile&, cudaStream_t)")
+  lltm_instances(${prefix}_recurrence_forward_grid grid/forward.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+    "launch_recurrence_grid<cell::${cell}, @A@>(const OfGrid<RecurrenceForward<TensorElement<@A@>>>&,
+      const GridTile&, bool, cudaStream_t)")
   if(cell STREQUAL "Gru") # its larger states run step by step
     set(CELL "#include \"cell/combined.h\"\n#include \"cell/gru.h\"\n\n")
     lltm_instances(gru_sequence_gradient_wgmma sequence/gradient_wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
@@ -69,9 +72,6 @@ foreach(cell Lltm Lstm Gru)
     unset(CELL)
     continue()
   endif()
-  lltm_instances(${prefix}_recurrence_forward_grid grid/forward.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-    "launch_recurrence_grid<cell::${cell}, @A@>(const OfGrid<RecurrenceForward<TensorElement<@A@>>>&,
-      const GridTile&, bool, cudaStream_t)")
   lltm_instances(${prefix}_recurrence_backward_grid grid/backward.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
     "launch_recurrence_grid<cell::${cell}, @A@>(const OfGrid<RecurrenceBackward<TensorElement<@A@>>>&,
       const GridTile&, cudaStream_t)")

@@ -17,7 +17,8 @@ struct StepOfGroups {
   double one, each;
 };
 
-// Of an LSTM, in the order of the tiles; measured on an H200.
+// Of an LSTM, in the order of the tiles; measured on an H200. Those of an LLTM are a part of them,
+// which a GRU has, too, without a measurement.
 constexpr StepOfGroups kForward[] = {{1.17, 0.92},
                                      {1.43, 1.10},
                                      {1.11, 0.98},
@@ -80,6 +81,13 @@ TilesAndTimes tiles_of(Arithmetic arithmetic, bool backward) {
 
 }  // namespace
 
+int grid_shared_bytes(
+    CellType cell, const GridTile& tile, Arithmetic arithmetic, bool backward, int groups) {
+  return with_every_cell(cell, [&]<typename Cell>() {
+    return grid_shared_bytes<Cell>(tile, arithmetic, backward, groups);
+  });
+}
+
 std::optional<GridPlan> plan_grid(CellType cell,
                                   Arithmetic arithmetic,
                                   int64_t state_size,
@@ -87,15 +95,15 @@ std::optional<GridPlan> plan_grid(CellType cell,
                                   bool backward,
                                   const DeviceFacts& device) {
   const auto [tiles, times] = tiles_of(arithmetic, backward);
-  const bool reads_old_cell = with_cell(cell, []<typename Cell>() { return Cell::kReadsOldCell; });
+  const bool adds = with_every_cell(cell, []<typename Cell>() { return Cell::kAdds; });
   const int gates = gates_of(cell);
   const double of_three_gates = gates > 3 ? 1 : backward ? 0.82 : 0.92;
   std::optional<GridPlan> best;
   for (size_t i = 0; i < tiles.size(); ++i) {
     const std::optional<GridTeams> teams =
         grid_teams(tiles[i], state_size, rows, device.multiprocessors);
-    if (!teams ||
-        grid_shared_bytes(tiles[i], gates, arithmetic, backward, reads_old_cell, teams->groups) >
+    if (!teams || !has_grid_tile(adds, arithmetic, backward, tiles[i]) ||
+        grid_shared_bytes(cell, tiles[i], arithmetic, backward, teams->groups) >
             device.shared_bytes_a_block ||
         grid_workspace(tiles[i], *teams, gates, arithmetic, backward, rows).bytes >
             kMostWorkspaceBytes) {

@@ -19,6 +19,10 @@ struct GridPlan {
   int rows_of_team() const { return teams.groups * kGridGroupRows; }
 };
 
+/// The shared memory of a block (kernels/grid/tile.h).
+int grid_shared_bytes(
+    CellType cell, const GridTile& tile, Arithmetic arithmetic, bool backward, int groups);
+
 /// The tile with the least time, or nothing if no tile's teams are resident at once.
 std::optional<GridPlan> plan_grid(CellType cell,
                                   Arithmetic arithmetic,

@@ -470,9 +470,8 @@ cudaError_t launch_recurrence_grid(
   }
   return dispatch<grid_tiles<kArithmetic, true>()>(tile, [&](auto instance) {
     using Kernel = GridBackward<Cell, kArithmetic, instance>;
-    static_assert(
-        grid_shared_bytes(instance, Cell::kGates, kArithmetic, true, Cell::kReadsOldCell, 2) ==
-        Kernel::shared_bytes(2));
+    static_assert(grid_shared_bytes<Cell>(instance, kArithmetic, true, 2) ==
+                  Kernel::shared_bytes(2));
     return launch_grid<&recurrence_backward_grid_kernel<Kernel>,
                        Kernel::kThreads,
                        Kernel::kMostBytes>(

@@ -1,8 +1,10 @@
 // The forward of the recurrence across the grid.
 #pragma once
 
+#include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
+#include "../../../cell/sides.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/registers.cuh"
 #include "../../ptx/select.cuh"
@@ -46,7 +48,8 @@ struct GridForward {
   static constexpr GridTile kTile = kTileOf;
   static constexpr bool kPlanes = kArithmetic == Arithmetic::kFloat32;
   static constexpr bool kScaled = is_float(kArithmetic);
-  static constexpr int kGates = Cell::kGates, kUnits = kTile.units, kWarps = kTile.warps;
+  static constexpr int kGates = Cell::kGates, kInputs = Cell::kInputs, kSaved = Cell::kSaved;
+  static constexpr int kUnits = kTile.units, kWarps = kTile.warps;
   static constexpr int kThreads = kTile.threads();
   static constexpr int kUnitGroups = kTile.unit_groups, kShares = kTile.shares();
   static_assert(kUnits % kUnitGroups == 0 && kWarps % kUnitGroups == 0 && kShares > 1);
@@ -62,9 +65,10 @@ struct GridForward {
   using Weights = GridWeights<kOwnGranules, kWeightTiles, kTile.shared_granules>;
   using Sets = ElementSets<kWarps, kUnits>;
   static constexpr int kElements = Sets::kElements;
-  // Even gates are in the same half of a word, and so are odd ones.
-  using Inputs = NumbersAhead<Element, kGates, 2, kElements, Sets::kThreads, kGates % 2 == 0>;
-  // h, the cell state and, where h is scaled, the scale of h0.
+  // Even inputs are in the same half of a word, and so are odd ones.
+  using Inputs = NumbersAhead<Element, kInputs, 2, kElements, Sets::kThreads, kInputs % 2 == 0>;
+  // h, the float that is carried and, where h is scaled, what its products are multiplied by: at
+  // the start, the inverse of the scale of h0.
   static constexpr int kKeptH = 0, kKeptCell = 1, kKeptScale = 2;
   using Kept = KeptNumbers<kScaled ? 3 : 2, kElements, Sets::kThreads>;
   // What the sums of an element are multiplied by.
@@ -143,7 +147,8 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
   using Element = typename Kernel::Element;
   using Sets = typename Kernel::Sets;
   using Published = PublishedH<Kernel>;
-  constexpr int kGates = Kernel::kGates, kElements = Kernel::kElements;
+  constexpr int kGates = Kernel::kGates, kInputs = Kernel::kInputs, kSaved = Kernel::kSaved;
+  constexpr int kElements = Kernel::kElements;
   constexpr int kOwnGranules = Kernel::kOwnGranules, kGranules = Kernel::kGranules;
   extern __shared__ __align__(16) unsigned char shared[];
   const uint32_t shared_at = shared_address(shared);
@@ -220,14 +225,14 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
   };
 
   // z_x, some ticks ahead.
-  const int64_t step_elements = p.rows * p.state_size, z_step = kGates * step_elements;
+  const int64_t step_elements = p.rows * p.state_size, z_step = kInputs * step_elements;
   const Element* z_x[kElements];  // of the tick that is copied next
   int times_to_copy = times.count, group_to_copy = 0, time_to_copy = times.first;
   if (finishes) {
 #pragma unroll
     for (int e = 0; e < kElements; ++e) {
       z_x[e] = p.z_x + (times.first - low) * z_step +
-               (first_row + sets.row[e]) * kGates * state_size + sets.column[e];
+               (first_row + sets.row[e]) * kInputs * state_size + sets.column[e];
 #pragma unroll
       for (int kind = 0; kind < 2; ++kind) {
         inputs.set(kind, e, z_x[e] - times.first * z_step + kind * state_size, z_step);
@@ -244,10 +249,10 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
     for (int e = 0; e < kElements; ++e) {
       const bool here = times_to_copy > 0 && exists(e, group_to_copy);
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        inputs.copy(gate, gate % 2, e, z_x[e] + gate * state_size, time_to_copy, here);
+      for (int i = 0; i < kInputs; ++i) {
+        inputs.copy(i, i % 2, e, z_x[e] + i * state_size, time_to_copy, here);
       }
-      z_x[e] += kGates * (group_to_copy + 1 < groups ? to_next_group : to_next_step);
+      z_x[e] += kInputs * (group_to_copy + 1 < groups ? to_next_group : to_next_step);
     }
     inputs.commit();
     if (++group_to_copy == groups) {
@@ -256,6 +261,20 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
       time_to_copy += times.step;
     }
   };
+
+  // Of what x gives nothing to.
+  [[maybe_unused]] float bias[kElements][kSaved] = {};
+  if constexpr (!Cell::kAdds) {
+#pragma unroll
+    for (int e = 0; e < kElements; ++e) {
+#pragma unroll
+      for (int saved = 0; saved < kSaved; ++saved) {
+        if (p.bias != nullptr && sets.has[e] && cell::input_at<Cell>(saved) < 0) {
+          bias[e][saved] = number_of(p.bias[(saved * state_size + sets.column[e]) * p.bias_stride]);
+        }
+      }
+    }
+  }
 
   // The state before the first step.
   const auto next_resets_at_start = rows.resets();
@@ -291,7 +310,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
           const float of_h0 = p.h0.data != nullptr && row_of_team < rows_of_team
                                   ? p.workspace.of_h0[row]
                                   : 1.0f / kScaleOfH;
-          kept.put(Kernel::kKeptScale, e, group, of_h0);
+          kept.put(Kernel::kKeptScale, e, group, Cell::kCarriesH && reset ? 1 / kScaleOfH : of_h0);
           scale = inverse_of_power(of_h0);
         }
         if (p.h0.data != nullptr) {
@@ -347,7 +366,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
         next_resets = rows.resets();
         rows.fetch_resets(t + 2 * times.step, k + 2 < times.count);
       }
-      float x[kElements][kGates], old_h[kElements], old_cell[kElements];
+      float x[kElements][kInputs], old_h[kElements], old_cell[kElements];
       [[maybe_unused]] float of_h[kElements], scale[kElements];
       PlaceOfWords places[kElements];
       if (finishes) {
@@ -356,17 +375,25 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
         for (int e = 0; e < kElements; ++e) {
           places[e] = place_of(e, slots.now(group), slots.two_before(group), group);
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            x[e][gate] = inputs.read(gate, gate % 2, e, t);
+          for (int i = 0; i < kInputs; ++i) {
+            x[e][i] = inputs.read(i, i % 2, e, t);
           }
           old_h[e] = kept.get(Kernel::kKeptH, e, group);
           old_cell[e] = kept.get(Kernel::kKeptCell, e, group);
           scale[e] = of_h[e] = 1;
           if constexpr (Kernel::kScaled) {
             const int row_of_team = sets.row[e] + 8 * group;
-            const float of_h0 = kept.get(Kernel::kKeptScale, e, group);
-            of_h[e] = select(ran[row_of_team], 1 / kScaleOfH, of_h0);
-            scale[e] = select(running[row_of_team], kScaleOfH, inverse_of_power(of_h0));
+            const float of_old_h = kept.get(Kernel::kKeptScale, e, group);
+            if constexpr (Cell::kCarriesH) {
+              // No h becomes larger than 1 and than all of the row's h0, but some may stay as
+              // large.
+              of_h[e] = of_old_h;
+              scale[e] = inverse_of_power(
+                  select(running[row_of_team], fmaxf(of_old_h, 1 / kScaleOfH), of_old_h));
+            } else {
+              of_h[e] = select(ran[row_of_team], 1 / kScaleOfH, of_old_h);
+              scale[e] = select(running[row_of_team], kScaleOfH, inverse_of_power(of_old_h));
+            }
           }
         }
       }
@@ -439,7 +466,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
           start(slots.before(group + 1), group + 1);
         }
       }
-      float z[kElements][kGates];
+      float z[kElements][kSaved];
       cell::State<float> state[kElements];
       if (finishes) {
 #pragma unroll
@@ -482,16 +509,20 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
             }
           }
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            float s = of_share[0][gate];
-            if constexpr (Kernel::kScaled) {
-              s = s * scales.get(gate, e, 0) * of_h[e];
+          for (int saved = 0; saved < kSaved; ++saved) {
+            const int gate = cell::gate_at<Cell>(saved), input = cell::input_at<Cell>(saved);
+            float s = 0;
+            if (gate >= 0) {
+              s = of_share[0][gate];
+              if constexpr (Kernel::kScaled) {
+                s = s * scales.get(gate, e, 0) * of_h[e];
+              }
             }
-            z[e][gate] = s + x[e][gate];
+            z[e][saved] = s + (input < 0 ? bias[e][saved] : x[e][input]);
           }
 #pragma unroll
-          for (float& of_gate : z[e]) {
-            asm volatile("" : "+f"(of_gate));
+          for (float& number : z[e]) {
+            asm volatile("" : "+f"(number));
           }
           if constexpr (kOutputGate<Cell> >= 0) {
             // Otherwise the assembler would compute it last, behind the new cell state.
@@ -518,6 +549,12 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
                    e,
                    group,
                    select(reset, 0, select(runs, state[e].cell, old_cell[e])));
+          if constexpr (Kernel::kScaled && Cell::kCarriesH) {
+            kept.put(Kernel::kKeptScale,
+                     e,
+                     group,
+                     select(reset, 1 / kScaleOfH, inverse_of_power(scale[e])));
+          }
           const bool here = exists(e, group);
           store_number(p.output + element_at[e], select(runs, state[e].h, 0), here);
           if (p.cells != nullptr) {
@@ -525,10 +562,10 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
           }
           if (p.gates != nullptr) {
             Element* const gates =
-                p.gates + (kGates * element_at[e] - (kGates - 1) * sets.column[e]);
+                p.gates + (kSaved * element_at[e] - (kSaved - 1) * sets.column[e]);
 #pragma unroll
-            for (int gate = 0; gate < kGates; ++gate) {
-              store_number(gates + gate * state_size, select(runs, z[e][gate], 0), here);
+            for (int saved = 0; saved < kSaved; ++saved) {
+              store_number(gates + saved * state_size, select(runs, z[e][saved], 0), here);
             }
           }
         }
@@ -567,10 +604,10 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_forward_grid_k
           const int64_t at = time * step_elements + index;
           store_number(p.output + at, 0.0f, here);
           store_number(p.cells + at, 0.0f, here && p.cells != nullptr);
-          const int64_t gates_at = (time * p.rows + row) * kGates * state_size + sets.column[e];
+          const int64_t gates_at = (time * p.rows + row) * kSaved * state_size + sets.column[e];
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            store_number(p.gates + gates_at + gate * state_size, 0.0f, here && p.gates != nullptr);
+          for (int saved = 0; saved < kSaved; ++saved) {
+            store_number(p.gates + gates_at + saved * state_size, 0.0f, here && p.gates != nullptr);
           }
         }
       }
@@ -590,13 +627,17 @@ cudaError_t launch_recurrence_grid(
     return error;
   }
   return dispatch<grid_tiles<kArithmetic, false>()>(tile, [&](auto instance) {
-    using Kernel = GridForward<Cell, kArithmetic, instance>;
-    static_assert(grid_shared_bytes(instance, Cell::kGates, kArithmetic, false, false, 2) ==
-                  Kernel::shared_bytes(2));
-    return launch_grid<&recurrence_forward_grid_kernel<Kernel>,
-                       Kernel::kThreads,
-                       Kernel::kMostBytes>(
-        problem, problem.grid, Kernel::shared_bytes(problem.grid.groups), stream);
+    if constexpr (!has_grid_tile(Cell::kAdds, kArithmetic, false, instance)) {
+      return cudaErrorInvalidValue;
+    } else {
+      using Kernel = GridForward<Cell, kArithmetic, instance>;
+      static_assert(grid_shared_bytes<Cell>(instance, kArithmetic, false, 2) ==
+                    Kernel::shared_bytes(2));
+      return launch_grid<&recurrence_forward_grid_kernel<Kernel>,
+                         Kernel::kThreads,
+                         Kernel::kMostBytes>(
+          problem, problem.grid, Kernel::shared_bytes(problem.grid.groups), stream);
+    }
   });
 }
 
