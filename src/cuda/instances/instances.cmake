@@ -62,7 +62,10 @@ foreach(cell Lltm Lstm Gru)
   lltm_instances(${prefix}_recurrence_forward_grid grid/forward.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
     "launch_recurrence_grid<cell::${cell}, @A@>(const OfGrid<RecurrenceForward<TensorElement<@A@>>>&,
       const GridTile&, bool, cudaStream_t)")
-  if(cell STREQUAL "Gru") # its larger states run step by step
+  lltm_instances(${prefix}_recurrence_backward_grid grid/backward.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+    "launch_recurrence_grid<cell::${cell}, @A@>(const OfGrid<RecurrenceBackward<TensorElement<@A@>>>&,
+      const GridTile&, cudaStream_t)")
+  if(cell STREQUAL "Gru") # what blocks have no room for runs step by step
     set(CELL "#include \"cell/combined.h\"\n#include \"cell/gru.h\"\n\n")
     lltm_instances(gru_sequence_gradient_wgmma sequence/gradient_wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
       "launch_sequence_gradient_wgmma<cell::Combined<cell::Gru>, @A@>(const SequenceGradientsParams<TensorElement<@A@>>&,
@@ -72,9 +75,6 @@ foreach(cell Lltm Lstm Gru)
     unset(CELL)
     continue()
   endif()
-  lltm_instances(${prefix}_recurrence_backward_grid grid/backward.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
-    "launch_recurrence_grid<cell::${cell}, @A@>(const OfGrid<RecurrenceBackward<TensorElement<@A@>>>&,
-      const GridTile&, cudaStream_t)")
   lltm_instances(${prefix}_sequence_gradient_wgmma sequence/gradient_wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
     "launch_sequence_gradient_wgmma<cell::${cell}, @A@>(const SequenceGradientsParams<TensorElement<@A@>>&,
       const Matrix&, const TileShape&, int, cudaStream_t)")

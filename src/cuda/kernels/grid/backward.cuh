@@ -1,10 +1,12 @@
-// The backward of the recurrence across the grid: the gradients of all gates, from the last step
-// that was run to the first. K is the gates of all columns, unit by unit, and a thread computes all
-// that does not depend on the gradient of h before V arrives.
+// The backward of the recurrence across the grid: the gradients of all that is saved, from the last
+// step that was run to the first. K is the gates of all columns, unit by unit, and a thread
+// computes all that does not depend on the gradient of h before V arrives.
 #pragma once
 
+#include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
+#include "../../../cell/sides.h"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/select.cuh"
 #include "../../runtime/dispatch.h"
@@ -27,7 +29,8 @@ struct GridBackward {
   using Math = std::conditional_t<kArithmetic == Arithmetic::kFloat32, ShortMath, ShortRoundedMath>;
   static constexpr GridTile kTile = kTileOf;
   static constexpr bool kThreeProducts = kArithmetic == Arithmetic::kFloat32;
-  static constexpr int kGates = Cell::kGates, kUnits = kTile.units, kWarps = kTile.warps;
+  static constexpr int kGates = Cell::kGates, kSaved = Cell::kSaved;
+  static constexpr int kUnits = kTile.units, kWarps = kTile.warps;
   static constexpr int kThreads = kTile.threads();
   static_assert(kTile.unit_groups == 1 && kTile.shared_granules == 0);
   static constexpr GridSizes kSizes{kTile, kGates, kArithmetic, true};
@@ -39,14 +42,14 @@ struct GridBackward {
   using Weights = GridWeights<kOwnGranules, kWeightTiles, 0>;
   using Sets = ElementSets<kWarps, kUnits>;
   static constexpr int kElements = Sets::kElements;
-  // The gates, the cell state, the gradients of output and cells and, if it is read, the cell state
-  // of the step before.
+  // What is saved, the cell state, the gradients of output and cells and, if it is read, the cell
+  // state of the step before.
   static constexpr bool kReadsOldCell = Cell::kReadsOldCell;
-  static constexpr int kNewCell = kGates, kGradOutput = kGates + 1, kGradCells = kGates + 2,
-                       kOldCell = kGates + 3, kWords = kGates + (kReadsOldCell ? 4 : 3);
-  // Even gates are in the same half of a word, and so are odd ones.
+  static constexpr int kNewCell = kSaved, kGradOutput = kSaved + 1, kGradCells = kSaved + 2,
+                       kOldCell = kSaved + 3, kWords = kSaved + (kReadsOldCell ? 4 : 3);
+  // Even saved numbers are in the same half of a word, and so are odd ones.
   static LLTM_HOST_DEVICE constexpr int kind_of(int word) {
-    return word < kGates ? word % 2 : word - kGates + 2;
+    return word < kSaved ? word % 2 : word - kSaved + 2;
   }
   using Inputs = NumbersAhead<Element, kWords, kind_of(kWords - 1) + 1, kElements, Sets::kThreads>;
   // The gradients of the state that a row's next step, in this order, takes, of h without the
@@ -59,7 +62,7 @@ struct GridBackward {
   static constexpr int kKeptAt = kInputsAt + Inputs::kBytes;
   static constexpr int shared_bytes(int groups) { return kKeptAt + groups * Kept::kGroupBytes; }
   static constexpr int kMostBytes = shared_bytes(kGridRows / kGridGroupRows);
-  static_assert(kInputsAt >= kGates * Sets::kSets * 8 * 4);  // sums of d_bias
+  static_assert(kInputsAt >= kSaved * Sets::kSets * 8 * 4);  // sums of d_bias
 
   static LLTM_DEVICE uint32_t sum_at(int share, int unit, int parity, int lane) {
     return 4 * (((share * kWeightTiles * 2 + unit) * 2 + parity) * 32 + lane);
@@ -70,7 +73,8 @@ struct GridBackward {
 /// 4 share words: one lane of the pair writes those of the first two gates, the other the rest.
 template <typename Kernel>
 struct PublishedGradients {
-  static constexpr int kGates = Kernel::kGates;
+  using Cell = typename Kernel::Cell;
+  static constexpr int kGates = Kernel::kGates, kSaved = Kernel::kSaved;
   static constexpr bool kHalves = sizeof(typename Kernel::Element) == 2;
   static constexpr int kWords = kHalves ? 2 : kGates;
 
@@ -82,11 +86,16 @@ struct PublishedGradients {
     const int run = kHalves ? unit * kGates + first_gate(lane) : (2 * unit + column / 4) * kGates;
     return run * 128 + row * 16 + (kHalves ? column / 2 : column % 4) * 4;
   }
-  static LLTM_DEVICE void words(const float (&d)[kGates], int lane, uint32_t (&to)[kWords]) {
+  template <int kGate>
+  static LLTM_DEVICE float of_gate(const float (&d)[kSaved]) {
+    return d[std::integral_constant<int, Cell::kOfGate[kGate]>::value];
+  }
+  static LLTM_DEVICE void words(const float (&d)[kSaved], int lane, uint32_t (&to)[kWords]) {
     if constexpr (kHalves) {
       using Numbers = Packed<typename Kernel::Element>;
-      const uint32_t first = Numbers::pack(d[0], d[1]),
-                     rest = Numbers::pack(d[2], kGates > 3 ? d[kGates - 1] : 0.0f);
+      const uint32_t first = Numbers::pack(of_gate<0>(d), of_gate<1>(d)),
+                     rest =
+                         Numbers::pack(of_gate<2>(d), kGates > 3 ? of_gate<kGates - 1>(d) : 0.0f);
       const bool odd = lane / 4 % 2 != 0;
       const uint32_t other = __shfl_xor_sync(~0u, odd ? first : rest, 4);
       const uint32_t low = odd ? other : first, high = odd ? rest : other;
@@ -94,11 +103,13 @@ struct PublishedGradients {
       to[1] = __byte_perm(low, high, 0x7632);
     } else {
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        to[gate] = Kernel::kArithmetic == Arithmetic::kTf32 ? round_to_tf32(d[gate])
-                                                            : __float_as_uint(d[gate]);
-        // A NaN with other bits is the same to a product.
-        to[gate] = to[gate] == kEmptyWord ? 0x7fffffffu : to[gate];
+      for (int saved = 0; saved < kSaved; ++saved) {
+        if (const int gate = cell::gate_at<Cell>(saved); gate >= 0) {
+          to[gate] = Kernel::kArithmetic == Arithmetic::kTf32 ? round_to_tf32(d[saved])
+                                                              : __float_as_uint(d[saved]);
+          // A NaN with other bits is the same to a product.
+          to[gate] = to[gate] == kEmptyWord ? 0x7fffffffu : to[gate];
+        }
       }
     }
   }
@@ -111,7 +122,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
   using Element = typename Kernel::Element;
   using Sets = typename Kernel::Sets;
   using Published = PublishedGradients<Kernel>;
-  constexpr int kGates = Kernel::kGates, kElements = Kernel::kElements;
+  constexpr int kGates = Kernel::kGates, kSaved = Kernel::kSaved, kElements = Kernel::kElements;
   constexpr int kOwnGranules = Kernel::kOwnGranules;
   extern __shared__ __align__(16) unsigned char shared[];
   const uint32_t shared_at = shared_address(shared);
@@ -158,8 +169,8 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
   const auto source = [&](int word, int e, int64_t t, int64_t row) -> const Element* {
     const int64_t at = t * p.rows + row;
     const int column = sets.column[e];
-    if (word < kGates) {
-      return p.gates + (at * kGates + word) * state_size + column;
+    if (word < kSaved) {
+      return p.gates + (at * kSaved + word) * state_size + column;
     }
     if (word == Kernel::kNewCell || word == Kernel::kOldCell) {
       return p.cells + (word == Kernel::kNewCell ? at : at + times.step * p.rows) * state_size +
@@ -197,12 +208,12 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
     for (int e = 0; e < kElements; ++e) {
 #pragma unroll
       for (int word = 0; word < Kernel::kWords; ++word) {
-        if (word >= 2 && word < kGates) {
+        if (word >= 2 && word < kSaved) {
           continue;  // a kind that has been said
         }
         const Element* const from = source(word, e, 0, first_row + sets.row[e]);
-        const int64_t stride = word < kGates || word == Kernel::kNewCell || word == Kernel::kOldCell
-                                   ? p.rows * state_size * (word < kGates ? kGates : 1)
+        const int64_t stride = word < kSaved || word == Kernel::kNewCell || word == Kernel::kOldCell
+                                   ? p.rows * state_size * (word < kSaved ? kSaved : 1)
                                : word == Kernel::kGradOutput ? p.grad_output.strides[0]
                                                              : p.grad_cells.strides[0];
         inputs.set(Kernel::kind_of(word), e, from, from == nullptr ? 0 : stride);
@@ -245,13 +256,15 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
     return inputs.read(word, Kernel::kind_of(word), e, t);
   };
 
-  float d_bias[kElements][kGates] = {};
+  float d_bias[kElements][kSaved] = {};
   int tick = 0, t = times.first;
   // `linked`: the rows whose h has been the operand of the step that was done last. For others the
   // product says nothing. `goes_on`: those for which this step is not the first of the forward.
   TeamRows::Mask running = rows.running(t), resets = {}, goes_on = running, linked = {};
   // After the last step, another product gives the gradient of h0.
-  const int count = times.count + (p.d_h0 != nullptr && times.count > 0 ? 1 : 0);
+  const bool wants_h0 =
+      Cell::kCarriesH ? p.d_c0.rounded != nullptr || p.d_c0.exact != nullptr : p.d_h0 != nullptr;
+  const int count = times.count + (wants_h0 && times.count > 0 ? 1 : 0);
 #pragma unroll 1
   for (int k = 0; k < count; ++k) {
     const bool is_step = k < times.count;
@@ -270,7 +283,7 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
         goes_on = rows.running(t + times.step);
       }
       typename Cell::template Derivatives<float> by[kElements];
-      float grad_h[kElements], grad_cell[kElements], d_z[kElements][kGates];
+      float grad_h[kElements], grad_cell[kElements], d_z[kElements][kSaved];
       PlaceOfWords places[kElements];
       if (finishes && is_step) {
         inputs.wait();
@@ -280,10 +293,10 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
           places[e] = PlaceOfWords(slots.now(group) + word_at[e],
                                    slots.two_before(group) + word_at[e],
                                    publishes[e] && row_of_team < rows_of_team);
-          float z[kGates];
+          float z[kSaved];
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            z[gate] = read(gate, e, t);
+          for (int saved = 0; saved < kSaved; ++saved) {
+            z[saved] = read(saved, e, t);
           }
           float old_cell = 0;
           if constexpr (Kernel::kReadsOldCell) {
@@ -358,8 +371,8 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
         const float d_old_cell =
             Cell::backward(by[e], product + grad_h[e], d_cell + grad_cell[e], d_z[e]);
 #pragma unroll
-        for (float& of_gate : d_z[e]) {
-          of_gate = select(runs && sets.has[e], of_gate, 0);
+        for (float& number : d_z[e]) {
+          number = select(runs && sets.has[e], number, 0);
         }
         uint32_t words[Published::kWords];
         Published::words(d_z[e], lane, words);
@@ -380,10 +393,10 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
         Element* const d_gates =
             p.d_gates + (t * p.rows + first_row + row_of_team) * p.d_gates_stride + sets.column[e];
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          store_number(d_gates + gate * state_size, d_z[e][gate], here);
+        for (int saved = 0; saved < kSaved; ++saved) {
+          store_number(d_gates + saved * state_size, d_z[e][saved], here);
           // What is written. A row that does not exist does not run.
-          d_bias[e][gate] += number_of(rounded<Element>(d_z[e][gate]));
+          d_bias[e][saved] += number_of(rounded<Element>(d_z[e][saved]));
         }
       }
     }
@@ -405,27 +418,27 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
 #pragma unroll
       for (int e = 0; e < kElements; ++e) {
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          float sum = d_bias[e][gate];
+        for (int saved = 0; saved < kSaved; ++saved) {
+          float sum = d_bias[e][saved];
           sum += __shfl_xor_sync(~0u, sum, 1);
           sum += __shfl_xor_sync(~0u, sum, 2);
           if (lane % 4 == 0 && sets.set(e) < Sets::kSets) {
-            store_shared(shared_at + 4 * ((gate * Sets::kSets + sets.set(e)) * 8 + lane / 4),
+            store_shared(shared_at + 4 * ((saved * Sets::kSets + sets.set(e)) * 8 + lane / 4),
                          __float_as_uint(sum));
           }
         }
       }
     }
     __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < kGates * 8 * Kernel::kUnits;
+    for (int i = static_cast<int>(threadIdx.x); i < kSaved * 8 * Kernel::kUnits;
          i += Kernel::kThreads) {
-      const int gate = i / (8 * Kernel::kUnits), column = i % (8 * Kernel::kUnits);
+      const int saved = i / (8 * Kernel::kUnits), column = i % (8 * Kernel::kUnits);
       const uint32_t from =
-          shared_at + 4 * ((gate * Sets::kSets + column / 8 * 2) * 8 + column % 8);
+          shared_at + 4 * ((saved * Sets::kSets + column / 8 * 2) * 8 + column % 8);
       const float sum =
           __uint_as_float(load_shared(from)) + __uint_as_float(load_shared(from + 32));
       if (8 * first_unit + column < state_size) {
-        p.d_bias_parts[(int64_t{team} * kGates + gate) * state_size + 8 * first_unit + column] =
+        p.d_bias_parts[(int64_t{team} * kSaved + saved) * state_size + 8 * first_unit + column] =
             sum;
       }
     }
@@ -442,15 +455,19 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
           p.d_h0[index] = rounded<Element>(kept.get(Kernel::kKeptH, e, group));
         }
         if (here) {
-          p.d_c0.store(index, kept.get(Kernel::kKeptCell, e, group), rounded<Element>);
+          float d_c0 = kept.get(Kernel::kKeptCell, e, group);
+          if constexpr (Cell::kCarriesH) {
+            d_c0 += kept.get(Kernel::kKeptH, e, group);
+          }
+          p.d_c0.store(index, d_c0, rounded<Element>);
         }
 #pragma unroll 1
         for (int time = rows.longest(); time < steps; ++time) {
           Element* const d_gates =
               p.d_gates + (time * p.rows + row) * p.d_gates_stride + sets.column[e];
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            store_number(d_gates + gate * state_size, 0.0f, here);
+          for (int saved = 0; saved < kSaved; ++saved) {
+            store_number(d_gates + saved * state_size, 0.0f, here);
           }
         }
       }
