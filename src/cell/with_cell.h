@@ -18,7 +18,7 @@ constexpr auto with_cell(CellType cell, const Function& function) {
                                  : function.template operator()<cell::Lstm>();
 }
 
-/// The same, and for the GRU, which has no recurrence across the grid.
+/// The same, and for the GRU, which lacks kernels of a cell by itself.
 template <typename Function>
 constexpr auto with_every_cell(CellType cell, const Function& function) {
   return cell == CellType::kGru ? function.template operator()<cell::Gru>()

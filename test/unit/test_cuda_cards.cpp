@@ -227,7 +227,7 @@ void Cards::run_across_grid(const RecurrenceShape& shape) {
     return run(problem);
   };
   expect_fits(shape.backward ? "grid, backward" : "grid, forward", [&] {
-    return with_cell(shape.cell, [&]<typename Cell>() {
+    return with_every_cell(shape.cell, [&]<typename Cell>() {
       return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
         using Element = TensorElement<kArithmetic>;
         return shape.backward

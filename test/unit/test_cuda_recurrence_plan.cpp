@@ -165,20 +165,25 @@ TEST(GridPlan, IsTakenIfSelected) {
             "takes a state_size of at most 1024, got 1025");
 }
 
-/// "forward/backward" of an LSTM in inference and in its backward: g(rid), c(luster) or s(teps).
-std::string chosen(Arithmetic arithmetic, int64_t steps, int64_t rows, int64_t state_size) {
+/// "forward/backward" of inference and of a backward: g(rid), c(luster), b(lock) or s(teps).
+std::string chosen(Arithmetic arithmetic,
+                   int64_t steps,
+                   int64_t rows,
+                   int64_t state_size,
+                   CellType cell = CellType::kLstm,
+                   const DeviceFacts& device = kH200) {
   std::string both;
   for (const bool backward : {false, true}) {
     SequenceShape shape;
     static_cast<RecurrenceShape&>(shape) =
-        shape_of(steps, rows, state_size, backward, arithmetic, CellType::kLstm);
+        shape_of(steps, rows, state_size, backward, arithmetic, cell);
     shape.layout.size = element_size(arithmetic);
     shape.layout.steps = steps;
     shape.layout.batch = rows;
     shape.layout.gates = shape.gates();
     shape.layout.input_features = shape.layout.state_size = state_size;
     shape.input = shape.weights = shape.weights_input = {reinterpret_cast<void*>(4096), state_size};
-    const SequencePlan plan = choose_sequence(shape, kH200, {});
+    const SequencePlan plan = choose_sequence(shape, device, {});
     both += backward ? "/" : "";
     both += plan.recurrence == nullptr                  ? "s"
             : plan.recurrence->group == Group::kGrid    ? "g"
@@ -207,6 +212,47 @@ TEST(GridPlan, IsChosenWhereItIsFaster) {
   EXPECT_EQ(chosen(kFloat16, 128, 16, 1024), "g/g");
   EXPECT_EQ(chosen(kFloat32, 128, 16, 128), "c/c");
   EXPECT_EQ(chosen(kFloat16, 128, 16, 128), "b/b");
+}
+
+// Without a measurement: by the times of an LSTM.
+TEST(GridPlan, OfAGruIsChosenBesideItsClustersAndSteps) {
+  const auto of_gru = [](Arithmetic arithmetic, int64_t state_size, const DeviceFacts& device) {
+    return chosen(arithmetic, 256, 32, state_size, CellType::kGru, device);
+  };
+  for (const Arithmetic arithmetic : test::kArithmetics) {
+    const bool in_16_bits = !is_float(arithmetic);
+    EXPECT_EQ(of_gru(arithmetic, 96, kH200), "b/b");
+    EXPECT_EQ(of_gru(arithmetic, 256, kH200), arithmetic == Arithmetic::kTf32 ? "g/c" : "c/c");
+    EXPECT_EQ(of_gru(arithmetic, 512, kH200), "g/g");
+    EXPECT_EQ(of_gru(arithmetic, 1024, kH200), in_16_bits ? "g/g" : "g/s");
+    for (const int64_t state_size : {256, 384, 512}) {
+      EXPECT_EQ(of_gru(arithmetic, state_size, kA100), "g/g") << state_size;
+    }
+  }
+}
+
+// A cell that does not add its sides has fewer of them.
+TEST(GridPlan, HasATileForAllThatOthersHave) {
+  int without = 0;
+  for (int64_t state_size = 1; state_size <= 1024; ++state_size) {
+    for (const Arithmetic arithmetic : test::kArithmetics) {
+      for (const int64_t rows : {1, 8, 20, 60, 100, 150, 200, 300, 500}) {
+        for (const bool backward : {false, true}) {
+          const auto of_lltm =
+              plan_grid(CellType::kLltm, arithmetic, state_size, rows, backward, kH200);
+          const auto of_gru =
+              plan_grid(CellType::kGru, arithmetic, state_size, rows, backward, kH200);
+          ASSERT_EQ(of_gru.has_value(), of_lltm.has_value()) << state_size << " " << rows;
+          if (of_gru) {
+            ASSERT_TRUE(has_grid_tile(/*adds=*/false, arithmetic, backward, of_gru->tile));
+            ASSERT_LE(of_gru->us, 1.08 * of_lltm->us) << state_size << " " << rows;
+            without += of_gru->tile != of_lltm->tile;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(without, 1000);
 }
 
 TEST(RecurrencePlan, ChunksCostLaunches) {

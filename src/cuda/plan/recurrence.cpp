@@ -280,6 +280,7 @@ constexpr RecurrenceCandidate kCandidates[] = {
     row("recurrence_gru_mma_512x16_cluster8", {0.83, 0.15}, {1.60, 0.165}),
     across_grid("recurrence_grid", CellType::kLltm),
     across_grid("recurrence_lstm_grid", CellType::kLstm),
+    across_grid("recurrence_gru_grid", CellType::kGru),
 };
 
 /// Whether the candidates by one product for a cell are the tiles that it is compiled for.
