@@ -256,6 +256,16 @@ def test_every_recurrence(needs_cuda, monkeypatch, name, rows, missing):
         check_a_float32_h0("cuda", sizes, dtype)
 
 
+@pytest.mark.parametrize("sizes", [(37, 5, 6, 251), (9, 70, 3, 384), (20, 21, 6, 512), (7, 9, 6, 1021)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, *SIXTEEN_BITS], ids=str)
+@pytest.mark.parametrize(("ragged", "reverse"), [(False, False), (True, True)])
+def test_across_the_grid(needs_cuda, monkeypatch, sizes, dtype, ragged, reverse):
+    """With other kernels where it has no room, as the backward in float32 of large states."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "recurrence_gru_grid")
+    check_values_and_gradients("cuda", sizes, dtype, ragged, reverse)
+    check_a_float32_h0("cuda", sizes, dtype)
+
+
 def test_a_path_that_is_impossible_says_why(needs_cuda, monkeypatch):
     monkeypatch.setenv("LLTM_CUDA_PATH", "block")
     with pytest.raises(

@@ -12,6 +12,7 @@ import torch
 from lltm_testing.gpus import skip_without_clusters, skip_without_wgmma, with_what_is_missing
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
+    Gru,
     Lstm,
     Sequence,
     Sizes,
@@ -149,29 +150,71 @@ def skipped_without_room():
 @pytest.mark.parametrize("state_size", [1, 9, 128, 251, 256, 384, 512, 765, 768, 1024])
 @pytest.mark.parametrize(("steps", "rows"), [(1, 1), (3, 8), (37, 5), (20, 21)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("cell", [Sequence, Lstm])
+@pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
 def test_grid(cell, dtype, steps, rows, state_size, rows_of_their_own, reverse, monkeypatch):
     monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
     sizes = Sizes(steps, rows, 6, state_size)
     arguments = make(
         sizes, dtype, "cuda", cell=cell, lengths=rows_of_their_own, reset=rows_of_their_own, reverse=reverse
     )
-    gradients = make_gradients(arguments)
+    if cell is not Gru:
+        with skipped_without_room():
+            plan = plan_of(arguments)
+        assert f"kernel={'recurrence_lstm_grid' if cell is Lstm else 'recurrence_grid'} " in plan
+    check_across_the_grid(arguments)
+
+
+def check_across_the_grid(arguments):
+    """As check(), for as much as the GPU has room for."""
     with skipped_without_room():
-        plan = plan_of(arguments)
+        gradients = make_gradients(arguments)
         results = call(arguments, keep=True)
-    assert f"kernel={'recurrence_lstm_grid' if cell is Lstm else 'recurrence_grid'} " in plan
     assert_results_close(results, arguments, keep=True)
-    assert_identical(call(arguments)[:3], results[:3])
+    last = 1 + len(arguments.states)
+    assert_identical(call(arguments)[:last], results[:last])
     with skipped_without_room():
         found = call_backward(gradients, arguments)
     assert_gradients_close(found, gradients, arguments)
     assert_identical(call_backward(gradients, arguments), found)
 
 
+# The last carries h itself, and does not read it rounded.
+@pytest.mark.parametrize("sizes", [(37, 9, 6, 251), (20, 70, 6, 384), (5, 21, 6, 1024)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
+def test_grid_with_a_state_in_float32(cell, dtype, sizes, monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
+    check_across_the_grid(
+        make(sizes, dtype, "cuda", cell=cell, cell_dtype=torch.float32, lengths=True, reset=True, reverse=True)
+    )
+
+
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
+@pytest.mark.parametrize("allow_tf32", [False, True], ids=["float32", "tf32"])
+@pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
+def test_grid_of_large_states(cell, allow_tf32, reverse, set_tf32, monkeypatch):
+    """The range of the float16 in which h is multiplied follows h0, as long as a row has not been reset."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
+    set_tf32(allow_tf32)
+    arguments = make((20, 21, 6, 200), torch.float32, "cuda", cell=cell, lengths=True, reset=True, reverse=reverse)
+    if cell is Gru:
+        arguments.bias_ih[200:400] = 6.0  # an update gate near 1
+    for factor in (8.0, 1e-9):
+        other = arguments._replace(h0=arguments.h0 * factor)
+        results = call(other, keep=True)
+        assert_results_close(results, other, keep=True)
+    arguments = arguments._replace(lengths=None)
+    arguments.reset[10] = True
+    last = slice(0, 11) if reverse else slice(10, None)  # which no h0 reaches
+    expected = call(arguments, keep=True)
+    for factor in (1e30, 1e-30):
+        found = call(arguments._replace(h0=arguments.h0 * factor), keep=True)
+        assert_identical([found[0][last], found[-1][last]], [expected[0][last], expected[-1][last]])
+
+
 @pytest.mark.parametrize("spoiled", ["input", "h0", "weights", "gradients"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("cell", [Sequence, Lstm])
+@pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
 def test_the_bits_of_an_empty_slot(cell, dtype, spoiled, monkeypatch):
     """They are a NaN, which counts as any other where a caller writes it."""
     monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
@@ -180,7 +223,7 @@ def test_the_bits_of_an_empty_slot(cell, dtype, spoiled, monkeypatch):
     arguments = make((20, 9, 6, 40), dtype, "cuda", cell=cell, lengths=True, reset=True)
     arguments.lengths[0] = 0
     gradients = make_gradients(arguments)
-    if spoiled == "weights" and cell is Lstm:
+    if spoiled == "weights" and cell is not Sequence:
         spoiled = "weight_hh"
 
     def call_with(value):
