@@ -20,6 +20,7 @@ from lltm_testing.sequence_reference import (
     assert_results_close,
     call,
     call_backward,
+    kept_of,
     make,
     make_gradients,
     ragged,
@@ -238,6 +239,29 @@ def test_the_bits_of_an_empty_slot(cell, dtype, spoiled, monkeypatch):
     for found, expected in zip(call_with(empty), call_with(nan), strict=True):
         assert torch.equal(found.isnan(), expected.isnan())
         assert torch.equal(found.nan_to_num(), expected.nan_to_num())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
+def test_backward_across_the_grid_of_weights_that_are_not_finite(cell, dtype, monkeypatch):
+    """The gradient of h0 is infinite or NaN where it is in float64: where it reads an infinity, a NaN or both."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
+    arguments = make((1, 9, 6, 40), dtype, "cuda", cell=cell)
+    gradients, kept = make_gradients(arguments), kept_of(arguments, call(arguments, keep=True))
+    name = "weights" if cell is Sequence else "weight_hh"
+    weights = getattr(arguments, name).clone()
+    weights[[7, 8, 9, 90], [2, 3, 4, 4]] = weights.new_tensor([torch.inf, torch.nan, torch.inf, torch.nan])
+    spoiled = arguments._replace(**{name: weights})
+
+    def d_h0(arguments, convert):
+        tensors = [convert(tensor) for tensor in (*gradients, *kept)]
+        mask = [of == "h0" for of in arguments.names]
+        return backward_of(arguments)(*tensors, *arguments.map(convert), mask)[mask.index(True)].cpu()
+
+    found, exact = d_h0(spoiled, lambda tensor: tensor), d_h0(spoiled, lambda tensor: tensor.double().cpu())
+    assert exact[:, 2].isinf().all() and exact[:, 3:5].isnan().all() and exact[:, 5:].isfinite().all()
+    assert torch.equal(found.isnan(), exact.isnan())
+    assert torch.equal(found.isinf(), exact.isinf())
 
 
 @pytest.mark.parametrize("missing", [0, 1, 66])

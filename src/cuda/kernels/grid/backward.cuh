@@ -106,9 +106,11 @@ struct PublishedGradients {
       for (int saved = 0; saved < kSaved; ++saved) {
         if (const int gate = cell::gate_at<Cell>(saved); gate >= 0) {
           to[gate] = Kernel::kArithmetic == Arithmetic::kTf32 ? round_to_tf32(d[saved])
-                                                              : __float_as_uint(d[saved]);
+                                                              : bits_to_split(d[saved]);
           // A NaN with other bits is the same to a product.
-          to[gate] = to[gate] == kEmptyWord ? 0x7fffffffu : to[gate];
+          if (Kernel::kArithmetic == Arithmetic::kTf32 && to[gate] == kEmptyWord) {
+            to[gate] = 0x7fffffffu;
+          }
         }
       }
     }
@@ -325,6 +327,10 @@ __global__ void __launch_bounds__(Kernel::kThreads, 1) recurrence_backward_grid_
             multiply_granule<Kernel::kArithmetic, true>(sums[tile], a, polls.of[granule]);
           }
         }
+      }
+#pragma unroll
+      for (auto& of_tile : sums) {
+        of_tile.clear_low_of_infinite();
       }
       const uint32_t sums_at = shared_at + tick * Kernel::kSumBytes;
 #pragma unroll

@@ -127,7 +127,7 @@ __global__ void __launch_bounds__(kPrepareThreads)
     } else if constexpr (kVector == 4) {
       const auto word = [&](int i) {
         return kArithmetic == Arithmetic::kTf32 ? round_to_tf32(values[i])
-                                                : __float_as_uint(values[i]);
+                                                : bits_to_split(values[i]);
       };
       packed = make_uint4(word(0), word(1), word(2), word(3));
     } else {

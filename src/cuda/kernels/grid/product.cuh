@@ -67,6 +67,11 @@ LLTM_DEVICE void split_tf32(uint32_t x, uint32_t& high, uint32_t& low) {
       : "r"(x));
 }
 
+/// The bits of x for split_tf32, which would make zero of the high part of some NaNs.
+LLTM_DEVICE uint32_t bits_to_split(float x) {
+  return x == x ? __float_as_uint(x) : 0x7fc00000u;
+}
+
 /// The sums of 16 rows of weights and 8 rows of the batch. Those of products with a low part are
 /// separate where there are three products.
 template <bool kThreeProducts>
