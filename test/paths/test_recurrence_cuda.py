@@ -190,6 +190,14 @@ def test_grid_with_a_state_in_float32(cell, dtype, sizes, monkeypatch):
     )
 
 
+@pytest.mark.parametrize("sizes", [(20, 21, 6, 200), (5, 70, 6, 384), (3, 9, 6, 512)], ids=str)
+@pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
+def test_grid_in_tf32(cell, sizes, set_tf32, monkeypatch):
+    monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
+    set_tf32(True)
+    check_across_the_grid(make(sizes, torch.float32, "cuda", cell=cell, lengths=True, reset=True))
+
+
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("allow_tf32", [False, True], ids=["float32", "tf32"])
 @pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
