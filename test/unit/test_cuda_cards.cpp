@@ -122,11 +122,7 @@ class Cards : public testing::TestWithParam<Card> {
     return test::kArithmetics[static_cast<size_t>(random_.below(4))];
   }
   CellType random_cell() { return random_.below(2) == 0 ? CellType::kLltm : CellType::kLstm; }
-  /// Those of the GRU are known for 90a.
-  CellType random_cell_of_recurrences() {
-    const int64_t cells = GetParam().ptx_version < 90 ? 2 : 3;
-    return static_cast<CellType>(random_.below(cells));
-  }
+  CellType random_cell_of_recurrences() { return static_cast<CellType>(random_.below(kCellTypes)); }
 
   /// Half of the time what is chosen, else a candidate by its name.
   template <typename Shape>
