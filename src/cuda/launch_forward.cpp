@@ -8,13 +8,10 @@
 namespace lltm::cuda {
 namespace {
 
-/// The cell's forward is an operator of the LLTM, and a sequence of one step of the LSTM.
+/// The cell's forward is an operator of the LLTM, and a sequence of one step of others.
 template <typename Problem, typename Cell>
-constexpr bool kHasKernels =
-    kOfSequence<Problem> ||
-    std::is_same_v<
-        Cell,
-        std::conditional_t<std::is_same_v<Problem, OneStepProblem>, cell::Lstm, cell::Lltm>>;
+constexpr bool kHasKernels = kOfSequence<Problem> || std::is_same_v<Problem, ForwardProblem> ==
+                                                         std::is_same_v<Cell, cell::Lltm>;
 
 }  // namespace
 
@@ -26,7 +23,7 @@ cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cuda
     switch (plan.choice.candidate->group) {
       case Group::kFewRows:
         // Float is multiplied in float32 even if TF32 is allowed. No step of 16 bits is supported.
-        if constexpr (!Cell::kAdds) {
+        if constexpr (kOfSequence<Problem> && !Cell::kAdds) {
           return cudaErrorInvalidValue;
         } else if constexpr (is_float(kArithmetic)) {
           return launch_forward_few_rows<Arithmetic::kFloat32, Cell>(

@@ -7,6 +7,11 @@
 
 namespace lltm::cuda {
 
+/// Whether a cell has kernels of OneStepProblem, and their rows in plan/.
+constexpr bool has_one_step(CellType cell) {
+  return cell != CellType::kLltm;
+}
+
 /// Launches a plan other than the library's, of a cell or of a step of a sequence. What the plan
 /// packs must be packed already.
 template <typename Problem>

@@ -49,7 +49,7 @@ std::optional<ForwardShape> one_step_shape(std::optional<Arithmetic> arithmetic,
                                            const SequenceOutputs& outputs,
                                            const RecurrentArguments& arguments) {
   const Tensor& input = arguments.input;
-  if (arguments.cell.type != CellType::kLstm || !arithmetic || input.size(0) != 1 ||
+  if (!has_one_step(arguments.cell.type) || !arithmetic || input.size(0) != 1 ||
       is_given(arguments.lengths) || is_given(arguments.reset) ||
       outputs.c_n.scalar_type() != input.scalar_type() || !has_rows(input) ||
       !has_rows(arguments.weight_hh) || !has_rows(arguments.weight_ih) ||
@@ -79,7 +79,9 @@ void run_one_step(const ForwardPlan& plan,
     }
   }
   const Tensor bias = contiguous_or_undefined(arguments.bias);
+  const Tensor bias_hh = contiguous_or_undefined(arguments.bias_hh);
   p.bias = bias.defined() ? bias.const_data_ptr() : nullptr;
+  p.bias_hh = bias_hh.defined() ? bias_hh.const_data_ptr() : nullptr;
   p.new_h = outputs.output.mutable_data_ptr();
   p.new_cell = outputs.c_n.mutable_data_ptr();
   p.h_n = outputs.h_n.mutable_data_ptr();

@@ -1,6 +1,6 @@
 // A sequence of one step as a cell: by the kernels of the cell's forward, which read h0 and c0
-// where they are and write every result. Of the LSTM, whose rows all run and whose cell state has
-// the input's dtype; everything else is a step of a sequence.
+// where they are and write every result. Of the LSTM and the GRU, where all rows run and the state
+// that is carried has the input's dtype; everything else is a step of a sequence.
 #pragma once
 
 #include "../operators/outputs.h"

@@ -152,7 +152,7 @@ inline Segments segments_of(int64_t state_size, int64_t input_features, int64_t 
 }
 
 /// A forward: new_h, new_cell and gates from input, weights, bias, old_h and old_cell. A row of
-/// gates has as many times state_size as the cell has gates.
+/// gates has as many times state_size as the cell saves numbers.
 struct ForwardProblem {
   int64_t batch;
   int64_t input_features;
@@ -165,7 +165,7 @@ struct ForwardProblem {
   Matrix old_cell;       // (batch, state_size)
   void* new_h;           // (batch, state_size), contiguous
   void* new_cell;        // (batch, state_size), contiguous
-  void* gates;           // (batch, gates), contiguous, pre-activations
+  void* gates;           // (batch, saved), contiguous, pre-activations
   // The columns of zeros in front of input, for the kernels with tiles. Boxes start at multiples of
   // 16 bytes. Where weights_input does not, its boxes start this many columns earlier, inside the
   // columns of h of the same matrix.
@@ -180,8 +180,9 @@ struct ForwardProblem {
 /// A sequence of one step: new_h is its output and new_cell its c_n, and both are written once
 /// more.
 struct OneStepProblem : ForwardProblem {
-  void* h_n;    // (batch, state_size), contiguous
-  void* cells;  // the same, or null if it is not kept, as gates then are
+  void* h_n;            // (batch, state_size), contiguous; not written if the state is h itself
+  void* cells;          // the same, or null if it is not kept, as gates then are
+  const void* bias_hh;  // of the gates, if `bias` is of the inputs; (gates), or null
 };
 
 /// Where the two blocks of d_weights are written, (gates, state_size) and (gates, input_features),

@@ -139,6 +139,11 @@ struct StepProblem : ForwardProblem {
 template <typename Problem>
 constexpr bool kOfSequence = std::is_same_v<Problem, StepProblem>;
 
+/// The sums of an element in a kernel: those with h in a step of a cell that does not add its
+/// sides, which has z_x, and otherwise all that the cell saves.
+template <typename Problem, typename Cell>
+constexpr int kSumsOf = kOfSequence<Problem> ? Cell::kGates : Cell::kSaved;
+
 LLTM_HOST_DEVICE bool loads_early(const ForwardProblem&) {
   return false;
 }

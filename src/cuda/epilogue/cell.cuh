@@ -16,6 +16,7 @@
 //   place(fetched, state, row, column)
 #pragma once
 
+#include "../../cell/combined.h"
 #include "../../cell/sides.h"
 #include "../problem.h"
 #include "../tile/elements.h"
@@ -94,15 +95,15 @@ LLTM_DEVICE void compute_elements(const acc_t (&sums)[Cell::kGates][kElements],
   }
 }
 
-/// If there are four columns, bias and the rows of old_cell are aligned to four elements. Problem
+/// If there are four columns, biases and the rows of old_cell are aligned to four elements. Problem
 /// is ForwardProblem or OneStepProblem.
 template <typename Problem, typename Cell, typename Element, typename Math, int kRows, int kColumns>
 class CellEpilogue {
-  static constexpr int kGates = Cell::kGates;
+  static constexpr int kInputs = Cell::kInputs, kSaved = Cell::kSaved;
   static constexpr bool kOfOneStep = std::is_same_v<Problem, OneStepProblem>;
 
  public:
-  static constexpr int kItemRows = kRows, kItemColumns = kColumns, kSumsAnElement = kGates;
+  static constexpr int kItemRows = kRows, kItemColumns = kColumns, kSumsAnElement = kSaved;
   static constexpr bool kReadsFours = kColumns == 4;
   // Four columns are kept as one word, so that nothing unpacks them before the sums are available.
   using Columns =
@@ -113,7 +114,7 @@ class CellEpilogue {
   struct Fetched {
     int rows = 0, columns = 0;   // that exist
     int64_t index, gates_index;  // of the first element, in new_h and in gates
-    Columns bias[kGates] = {};
+    Columns bias[kInputs + (Cell::kAdds ? 0 : Cell::kGates)] = {};  // those of the gates last
     State state;
   };
 
@@ -127,7 +128,7 @@ class CellEpilogue {
     o.rows = kRows == 2 && row + kFragmentRowStep < p_.batch ? 2 : 1;
     o.columns = kAllExist<kColumns> ? kColumns : at_most(p_.state_size - column, kColumns);
     o.index = index_of(row, p_.state_size) + column;
-    o.gates_index = index_of(row, kGates * p_.state_size) + column;
+    o.gates_index = index_of(row, kSaved * p_.state_size) + column;
   }
 
   LLTM_DEVICE void place(Fetched& o, const State& state, int64_t row, int64_t column) const {
@@ -143,8 +144,17 @@ class CellEpilogue {
     if (p_.bias != nullptr) {
       const Element* const bias = static_cast<const Element*>(p_.bias) + column;
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        read(o.bias[gate], bias + gate * p_.state_size, o.columns);
+      for (int input = 0; input < kInputs; ++input) {
+        read(o.bias[input], bias + input * p_.state_size, o.columns);
+      }
+    }
+    if constexpr (!Cell::kAdds) {
+      if (p_.bias_hh != nullptr) {
+        const Element* const bias = static_cast<const Element*>(p_.bias_hh) + column;
+#pragma unroll
+        for (int gate = 0; gate < Cell::kGates; ++gate) {
+          read(o.bias[kInputs + gate], bias + gate * p_.state_size, o.columns);
+        }
       }
     }
     fetch_state(o.state, row, column);
@@ -163,17 +173,28 @@ class CellEpilogue {
     }
   }
 
-  LLTM_DEVICE void finish(const Fetched& o, const float (&sums)[kGates][kRows * kColumns]) const {
+  LLTM_DEVICE void finish(const Fetched& o, const float (&sums)[kSaved][kRows * kColumns]) const {
     if (o.rows == 0) {
       return;
     }
-    Vector<Element, kColumns> bias[kGates], old_cell[kRows];
+    Vector<Element, kColumns> bias[std::extent_v<decltype(o.bias)>], old_cell[kRows];
     memcpy(&bias, &o.bias, sizeof(bias));
     memcpy(&old_cell, &o.state.old_cell, sizeof(old_cell));
-    float z[kGates][kRows * kColumns], h[kRows * kColumns], c[kRows * kColumns];
-    compute_elements<Cell, Math, kColumns>(
+    float z[kSaved][kRows * kColumns], h[kRows * kColumns], c[kRows * kColumns];
+    const auto bias_of = [&](int place, int column) {
+      return static_cast<float>(bias[place].values[column]);
+    };
+    compute_elements<cell::CombinedOf<Cell>, Math, kColumns>(
         sums,
-        [&](int gate, int, int column) { return static_cast<float>(bias[gate].values[column]); },
+        [&](int k, int, int column) {
+          if constexpr (Cell::kAdds) {
+            return bias_of(k, column);
+          } else {
+            const int input = cell::input_at<Cell>(k), gate = cell::gate_at<Cell>(k);
+            return (input < 0 ? 0.0f : bias_of(input, column)) +
+                   (gate < 0 ? 0.0f : bias_of(kInputs + gate, column));
+          }
+        },
         [&](int row, int column) { return static_cast<float>(old_cell[row].values[column]); },
         z,
         h,
@@ -185,9 +206,9 @@ class CellEpilogue {
         const int64_t below = r * kFragmentRowStep;
         if (!kOfOneStep || p_.gates != nullptr) {
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            write_columns<kColumns>(gates + (below * kGates + gate) * p_.state_size,
-                                    z[gate] + r * kColumns,
+          for (int k = 0; k < kSaved; ++k) {
+            write_columns<kColumns>(gates + (below * kSaved + k) * p_.state_size,
+                                    z[k] + r * kColumns,
                                     o.columns,
                                     p_.state_size);
           }
@@ -200,7 +221,7 @@ class CellEpilogue {
         };
         write(p_.new_h, h);
         write(p_.new_cell, c);
-        if constexpr (kOfOneStep) {
+        if constexpr (kOfOneStep && !Cell::kCarriesH) {
           write(p_.h_n, h);
           if (p_.cells != nullptr) {
             write(p_.cells, c);

@@ -25,12 +25,12 @@
 
 namespace lltm::cuda {
 
-/// The shared memory of a block: the pipeline, a barrier for the sums, and the sums. The sums of a
-/// block without a cluster replace the stages.
-template <typename Product>
+/// The shared memory of a block: the pipeline, a barrier for the sums, and the sums, of kColumns
+/// columns. The sums of a block without a cluster replace the stages.
+template <typename Product, int kColumns = Product::kTileN>
 struct FragmentMemory {
   // The bytes of a unit's sums from one rank.
-  static constexpr int kUnitBytes = Product::kTileN / 8 * 128;
+  static constexpr int kUnitBytes = kColumns / 8 * 128;
   static constexpr int kUnits = Product::kTileM / 4;
   static constexpr int kSumsBarrier = (Product::kPipelineBytes + 7) / 8 * 8;
   static constexpr int kPartsOffset = (kSumsBarrier + 8 + 127) / 128 * 128;

@@ -5,6 +5,8 @@
 #include "../runtime/dispatch.h"
 #include "forward/kernels.h"
 
+#include <bit>
+#include <cstdint>
 #include <iterator>
 
 namespace lltm::cuda {
@@ -22,5 +24,18 @@ bool rows_are_vectors_of(int count, const Problem& p, int64_t h_columns, int siz
 /// The numbers of rows that there are kernels for.
 inline constexpr int kCountsOfFewRows[] = {1, 2, 3, 4, 5, 6, 7, 8};
 static_assert(std::size(kCountsOfFewRows) == kFewRows);
+
+/// Of a cell that does not add its sides, to have fewer kernels: their last rows may not exist.
+inline constexpr int kPowersOfFewRows[] = {1, 2, 4, 8};
+
+/// Returns launch(count) for the number of rows of the kernel that takes `rows` rows.
+template <typename Cell, typename Launch>
+cudaError_t dispatch_few_rows(int64_t rows, const Launch& launch) {
+  if constexpr (Cell::kAdds) {
+    return dispatch<kCountsOfFewRows>(rows, launch);
+  } else {
+    return dispatch<kPowersOfFewRows>(std::bit_ceil(static_cast<uint64_t>(rows)), launch);
+  }
+}
 
 }  // namespace lltm::cuda

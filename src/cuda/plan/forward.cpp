@@ -70,7 +70,7 @@ Estimate time_by_library(const ForwardCandidate&,
     return {step.alone * (us + gates * step.element)};
   }
   const int size = element_size(shape.arithmetic);
-  return {us + (shape.cell == CellType::kLstm ? costs.lstm_launch : 0) +
+  return {us + (shape.cell == CellType::kLltm ? 0 : costs.lstm_launch) +
           size * (2 * batch * static_cast<double>(shape.width()) / costs.copy_rate +
                   5 * gates / costs.rate)};
 }
@@ -89,7 +89,8 @@ Estimate few_rows_time(const ForwardCandidate&,
                           step.rate};
     return {product.time(device)};
   }
-  const bool of_lstm = shape.cell == CellType::kLstm;
+  // A row of the GRU has as many sums as one of the LSTM.
+  const bool of_lstm = shape.cell != CellType::kLltm;
   const auto& costs = of_lstm ? all.forward.lstm_few_rows : all.forward.few_rows;
   const ForwardCosts::FewRows& of = !shape.vector_rows           ? costs.unaligned
                                     : is_float(shape.arithmetic) ? costs.floats
@@ -293,7 +294,7 @@ bool few_rows_supports(const ForwardCandidate&,
                        const ForwardShape& shape,
                        const DeviceFacts& device) {
   // Only the cell's kernel supports 16 bits, and rows that start anywhere.
-  return shape.cell != CellType::kGru && ours_run(shape, device) &&
+  return (shape.cell != CellType::kGru || !shape.is_step) && ours_run(shape, device) &&
          shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
          shape.width() < (int64_t{1} << 30) &&
          (!shape.is_step ||
@@ -303,7 +304,10 @@ bool few_rows_supports(const ForwardCandidate&,
 bool wgmma_supports(const ForwardCandidate& of,
                     const ForwardShape& shape,
                     const DeviceFacts& device) {
-  return gates_of(shape.cell) == gates_of(of.cell) && ours_run(shape, device) && device.wgmma &&
+  // A step of a GRU has z_x, and is one of an LLTM but for its elements.
+  const CellType cell =
+      shape.cell == CellType::kGru && shape.is_step ? CellType::kLltm : shape.cell;
+  return cell == of.cell && ours_run(shape, device) && device.wgmma &&
          of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
          shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
          device.resident_in_clusters_of(of.tile.row_tiles) > 0;
@@ -370,7 +374,8 @@ constexpr ForwardCandidate tiles(std::string_view name,
 }
 
 // Names, {rows, columns, row tiles}, the most ranks, and times: microseconds, measured as those in
-// costs.h.
+// costs.h, but for the GRU's. Its chunks are those of the LLTM's product, or have 3/4 of the
+// columns of the LSTM's, and its blocks end with as many sums as the LSTM's.
 // clang-format off
 constexpr ForwardCandidate kCandidates[] = {
     {"forward_few_rows", Group::kFewRows, {kMostFewRows, 1}, {}, few_rows_supports, few_rows_time},
@@ -406,6 +411,18 @@ constexpr ForwardCandidate kCandidates[] = {
         {.cell = {.chunk = 0.52, .block = 2.0}, .step = {.chunk = 0.522, .input_chunk = 0.274, .block = 3.37, .alone = 0.0761}}, /*float32=*/true, CellType::kLstm),
     wgmma("lstm_wgmma_float32_128x16", {128, 16}, 8,
         {.cell = {.chunk = 0.6, .block = 1.8}, .step = {.chunk = 0.606, .input_chunk = 0.345, .block = 2.62, .alone = 0.764}}, /*float32=*/true, CellType::kLstm),
+    wgmma("gru_wgmma_64x8", {64, 8}, 8,
+        {.cell = {.chunk = 0.128, .block = 1.6}}, /*float32=*/false, CellType::kGru),
+    wgmma("gru_wgmma_64x24", {64, 24}, 8,
+        {.cell = {.chunk = 0.161, .block = 2.0}}, /*float32=*/false, CellType::kGru),
+    wgmma("gru_wgmma_128x32", {128, 32}, 8,
+        {.cell = {.chunk = 0.206, .block = 3.11}}, /*float32=*/false, CellType::kGru),
+    wgmma("gru_wgmma_float32_64x8", {64, 8}, 8,
+        {.cell = {.chunk = 0.342, .block = 1.8}}, /*float32=*/true, CellType::kGru),
+    wgmma("gru_wgmma_float32_64x32", {64, 32}, 8,
+        {.cell = {.chunk = 0.52, .block = 2.3}}, /*float32=*/true, CellType::kGru),
+    wgmma("gru_wgmma_float32_128x32", {128, 32}, 2,
+        {.cell = {.chunk = 0.763, .block = 2.4}}, /*float32=*/true, CellType::kGru),
     tiles("forward_tiles_16x8", {16, 8}, 8,
         {.cell = {.chunk = 0.37, .block = 1.69}}, /*blocks_a_multiprocessor=*/2.2),
     tiles("forward_tiles_64x8", {64, 8}, 8,

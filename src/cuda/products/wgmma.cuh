@@ -10,6 +10,9 @@
 #include "../scheduler/split_of_k.h"
 #include "../tile/elements.h"
 
+#include <cstddef>
+#include <type_traits>
+
 namespace lltm::cuda {
 
 /// A tile with 64 rows for each of kGroups warpgroups. kHelpers more threads do not take part in
@@ -63,13 +66,16 @@ struct WgmmaProduct {
   /// Multiplies the chunks of a block. All threads that load call loader.load_all(slots), which
   /// copies all chunks. The finishers call fetch() before the product and finish() after it; of
   /// these, the multipliers hold the sums. In a product that overlaps the previous kernel, fetch()
-  /// may wait for that kernel: the early chunks are multiplied before.
-  template <typename Loader, typename Fetch, typename Finish>
+  /// may wait for that kernel: the early chunks are multiplied before. In another, the multipliers
+  /// may call between() when the first chunks have been multiplied.
+  template <typename Loader, typename Fetch, typename Finish, typename Between = std::nullptr_t>
   LLTM_DEVICE void run(const unsigned char* shared,
                        const KRange& k,
                        const Loader& loader,
                        const Fetch& fetch,
-                       const Finish& finish) {
+                       const Finish& finish,
+                       int first_chunks = 0,
+                       const Between& between = {}) {
     Slots slots = slots_of(shared);
     if (threadIdx.x >= kFinishers) {
       loader.load_all(slots);
@@ -91,7 +97,20 @@ struct WgmmaProduct {
         // each wgmma before it issues the next one, in both loops.
         keep_behind(sum);
       }
-      multiply(slots, kOverlaps ? k.early_chunks : 0, k.chunks, k, to_release);
+      if constexpr (std::is_null_pointer_v<Between>) {
+        multiply(slots, kOverlaps ? k.early_chunks : 0, k.chunks, k, to_release);
+      } else {
+        static_assert(!kOverlaps);
+        // With a loop for each part, the assembler would wait for each wgmma (C7511).
+#pragma unroll 1
+        for (int part = 0; part < 2; ++part) {
+          const int first = part == 0 ? 0 : first_chunks;
+          multiply(slots, first, part == 0 ? first_chunks : k.chunks, k, to_release);
+          if (part == 0) {
+            between();
+          }
+        }
+      }
     }
     finish();
   }

@@ -17,6 +17,8 @@
 #include "operands.cuh"
 
 #include <bit>
+#include <cstddef>
+#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -76,13 +78,15 @@ struct ThreeTf32Product {
   /// arrives. fetch() and finish() are called by the threads that hold the sums: both after the
   /// product, which leaves few registers. The block need not have waited for the previous kernel:
   /// if k.early, the early chunks are loaded before the wait, and B of those after them that have a
-  /// stage.
-  template <typename Loader, typename Fetch, typename Finish>
+  /// stage. between(), if there is one, is called when the first chunks have been multiplied.
+  template <typename Loader, typename Fetch, typename Finish, typename Between = std::nullptr_t>
   LLTM_DEVICE void run(const unsigned char* shared,
                        const KRange& k,
                        const Loader& loader,
                        const Fetch& fetch,
-                       const Finish& finish) {
+                       const Finish& finish,
+                       int first_chunks = 0,
+                       const Between& between = {}) {
     const int chunks = k.chunks;
     run_feeders_and_multipliers(
         shared,
@@ -130,7 +134,19 @@ struct ThreeTf32Product {
               [](const Unit&, int n) { return n; });
         },
         [&](Slots& slots) {
-          multiply<Major::kK>(slots, chunks);
+          if constexpr (std::is_null_pointer_v<Between>) {
+            multiply<Major::kK>(slots, chunks);
+          } else {
+            clear(sum);
+#pragma unroll 1
+            for (int part = 0; part < 2; ++part) {
+              multiply<Major::kK, /*kAdds=*/true>(slots,
+                                                  part == 0 ? first_chunks : chunks - first_chunks);
+              if (part == 0) {
+                between();
+              }
+            }
+          }
           fetch();
           finish();
         });
@@ -359,11 +375,15 @@ struct ThreeTf32Product {
   // there are registers for that, and are added in float32 while the small ones are in flight.
   //
   // A of the next chunk is loaded while this one is multiplied.
-  template <Major kMajorA>
+  //
+  // With kAdds, the products are added to `sum`.
+  template <Major kMajorA, bool kAdds = false>
   LLTM_DEVICE void multiply(Slots& slots, int chunks) {
     constexpr int kLarge = kSums <= 16 ? 4 : 1;
     float small[kSums] = {}, large[kLarge][kSums] = {};
-    clear(sum);
+    if constexpr (!kAdds) {
+      clear(sum);
+    }
     uint32_t a[2][4][4], next[4][4];
     if (chunks > 0) {
       wait_for_chunk(slots);

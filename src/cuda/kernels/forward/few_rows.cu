@@ -2,10 +2,10 @@
 // rows: a product of the weights with a few vectors, which takes as long as reading the weights
 // once. More than kFewRows rows are in two groups, which both read the weights. A warp computes a
 // column of the state from its rows of weights, one a gate, and shares K with other warps of its
-// block.
-// Products are plain multiplications in float32. A lane takes four neighboring columns of K, or
-// eight of 16 bits, if rows start at multiples of as many, as those of a sequence do; otherwise
-// one. In a sequence, zeros fill up the last vector of h and of its weights.
+// block. Of a cell that does not add its sides, h and then x are added to the same sums, but for
+// the last gate's. Products are plain multiplications in float32. A lane takes four neighboring
+// columns of K, or eight of 16 bits, if rows start at multiples of as many, as those of a sequence
+// do; otherwise one. In a sequence, zeros fill up the last vector of h and of its weights.
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/step.cuh"
 #include "../../ptx/global.cuh"
@@ -66,22 +66,24 @@ struct LaneSums {
 };
 
 /// For groups of kRows rows, in pieces of kWidth columns. The last group ends with the last row, so
-/// that some rows may be computed twice.
+/// that some rows may be computed twice; of a single group, the last rows may not exist
+/// (kPowersOfFewRows).
 template <typename Problem, typename Cell, Arithmetic kArithmetic, int kRows, int kWidth>
 __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
-  constexpr int kGates = Cell::kGates;
+  constexpr int kGates = Cell::kGates, kNumbers = kSumsOf<Problem, Cell>;
   using Element = TensorElement<kArithmetic>;
   using Word = WordOf<Element, kWidth>;
-  using Sums = LaneSums<kGates * kRows>;
+  using Sums = LaneSums<kNumbers * kRows>;
   // Pieces of a row of weights that each thread has in flight, as registers allow.
-  constexpr int kAtOnce = kWidth == 1 ? 8 : kGates * kRows <= 15 ? 4 : 2;
-  __shared__ float parts[kFewRowsWarps][kGates * kRows];
+  constexpr int kAtOnce = kWidth == 1 ? 8 : kNumbers * kRows <= 15 ? 4 : 2;
+  __shared__ float parts[kFewRowsWarps][kNumbers * kRows];
   const ForwardProblem& p = arguments.problem;
   const int columns = arguments.columns;
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int64_t first_hidden = int64_t(blockIdx.x) * columns;
   const int64_t first_row = blockIdx.y == 0 ? 0 : p.batch - kRows;
+  [[maybe_unused]] const int last_row = at_most(p.batch - first_row, kRows) - 1;
   // A cell does not let the next kernel start early: the blocks of a backward would crowd onto the
   // first multiprocessors with room. A step does, since the next step loads early, too. This is
   // safe for the reason given in wgmma.cuh.
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     const int64_t hidden = min(first_hidden + warp % columns, p.state_size - 1);
     const int begin = warp / columns * arguments.pieces_a_part;
     const int end = begin + arguments.pieces_a_part;
-    float sums[kGates * kRows] = {};
+    float sums[kNumbers * kRows] = {};
 #pragma unroll 1
     for (int segment = 0; segment < 2; ++segment) {
       // In a sequence, x is available before h.
@@ -163,6 +165,9 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
           }
 #pragma unroll
           for (int row = 0; row < kRows; ++row) {
+            if (!Cell::kAdds && row > last_row) {
+              break;
+            }
             Word word;
             load_again(word, from_x + row * stride + i * 32 * kWidth, piece + i * 32 < last);
             const auto v = floats_of<Element, kWidth>(word);
@@ -180,10 +185,18 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
           }
         }
       }
+      if (kNumbers > kGates && of_h) {
+        // The sums of the last gate, to which x does not add.
+#pragma unroll
+        for (int row = 0; row < kRows; ++row) {
+          sums[(kNumbers - 1) * kRows + row] = sums[(kGates - 1) * kRows + row];
+          sums[(kGates - 1) * kRows + row] = 0;
+        }
+      }
     }
     __syncwarp();
     const float sum = Sums::of(sums);
-    if (lane % Sums::kLanesASum == 0 && lane / Sums::kLanesASum < kGates * kRows) {
+    if (lane % Sums::kLanesASum == 0 && lane / Sums::kLanesASum < kNumbers * kRows) {
       parts[warp][lane / Sums::kLanesASum] = sum;
     }
   }
@@ -199,15 +212,15 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     epilogue.place(operands, first_row + row_again, first_hidden + own_column);
   }
   if (operands.rows > 0) {
-    float z[kGates][1];
+    float z[kNumbers][1];
 #pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
+    for (int gate = 0; gate < kNumbers; ++gate) {
       z[gate][0] = parts[own_column][gate * kRows + row];
     }
 #pragma unroll 1
     for (int part = 1; part < arguments.parts; ++part) {
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
+      for (int gate = 0; gate < kNumbers; ++gate) {
         z[gate][0] += parts[part * columns + own_column][gate * kRows + row];
       }
     }
@@ -248,7 +261,7 @@ cudaError_t launch_forward_few_rows(const Problem& problem,
   // A step's h and its weights go on with zeros to the end of a vector.
   const int64_t h_columns =
       kOfSequence<Problem> ? whole_vectors(p.state_size, kSize) : p.state_size;
-  return dispatch<kCountsOfFewRows>(ceil_div(p.batch, groups), [&](auto rows) {
+  return dispatch_few_rows<Cell>(ceil_div(p.batch, groups), [&](auto rows) {
     const auto launch = [&]<int kWidth>() {
       return launch_forward_few_rows_of<kArithmetic, Cell, rows, kWidth>(
           problem, groups, columns, stream);
@@ -280,6 +293,9 @@ LLTM_INSTANTIATE(kFloat32, cell::Lstm, OneStepProblem)
 LLTM_INSTANTIATE(kFloat16, cell::Lstm, OneStepProblem)
 LLTM_INSTANTIATE(kBFloat16, cell::Lstm, OneStepProblem)
 LLTM_INSTANTIATE(kFloat32, cell::Lstm, StepProblem)
+LLTM_INSTANTIATE(kFloat32, cell::Gru, OneStepProblem)
+LLTM_INSTANTIATE(kFloat16, cell::Gru, OneStepProblem)
+LLTM_INSTANTIATE(kBFloat16, cell::Gru, OneStepProblem)
 #undef LLTM_INSTANTIATE
 
 }  // namespace lltm::cuda

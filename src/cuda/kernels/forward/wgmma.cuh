@@ -1,9 +1,10 @@
 // The forward of the cell, or of a step of a sequence, in one launch on Hopper (sm_90a): TMA loads
 // the chunks of K and wgmma multiplies them. Otherwise it is like tiles.cuh: a block computes the
 // same hidden columns of all gates, and a cluster shares K, which runs over old_h and then over
-// input, in a step over input first. The product is a policy: 16 bits and TF32, read from shared
-// memory (products/wgmma.cuh), or float32 by three TF32 products (products/wgmma_three_tf32.cuh).
-// What TMA cannot describe is packed before (pack.h).
+// input, in a step over input first. A cell that does not add its sides has more sums than the
+// product: some are set apart between old_h and input. The product is a policy: 16 bits and TF32,
+// read from shared memory (products/wgmma.cuh), or float32 by three TF32 products
+// (products/wgmma_three_tf32.cuh). What TMA cannot describe is packed before (pack.h).
 #pragma once
 
 #include "../../epilogue/cell.cuh"
@@ -45,11 +46,12 @@ struct ForwardWgmmaArguments {
 ///
 /// kFours: the epilogue reads and writes four neighbors of a row at once.
 template <typename Problem_, typename Cell, typename Product_, bool kFours>
-struct ForwardWgmmaTile : FragmentMemory<Product_> {
-  using Memory = FragmentMemory<Product_>;
+struct ForwardWgmmaTile
+    : FragmentMemory<Product_, Product_::kTileN / Cell::kGates * kSumsOf<Problem_, Cell>> {
   using Problem = Problem_;
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
   using Product = Product_;
+  using Memory = FragmentMemory<Product, Product::kTileN / Cell::kGates * kSumsOf<Problem, Cell>>;
   // Two threads load, one per operand, where the kernel overlaps the previous one.
   static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
   static constexpr int kGates = Cell::kGates, kHidden = Product::kTileN / kGates;
@@ -58,6 +60,8 @@ struct ForwardWgmmaTile : FragmentMemory<Product_> {
   using Epilogue =
       EpilogueOf<Problem, Cell, typename Product::Element, Math, kItemRows, 4 / kItemRows>;
   using Finisher = FragmentFinisher<Epilogue, 4 * Product::kGroups, kHidden, Product::kFinishers>;
+  // The sums of a thread that are set apart between the products of h and of x.
+  static constexpr int kApart = Finisher::kSums - Product::kSums;
 
   // Whether blocks of a step and of the next one fit a multiprocessor together. If so, x and
   // weights are loaded and x is multiplied by the time h is available. Blocks of the first step get
@@ -79,7 +83,8 @@ struct ForwardBlock {
   int64_t first_row;
   int first_hidden;
   int first_chunk, chunks;  // of K
-  int early_chunks;         // that need nothing of the previous step
+  int early_chunks;         // in a step, those that need nothing of the previous one
+  int h_chunks;             // otherwise, those of h, which are the first
 
   LLTM_DEVICE explicit ForwardBlock(const Arguments& of)
       : ranks(of.split.ranks),
@@ -92,7 +97,8 @@ struct ForwardBlock {
         chunks(of.split.first_chunk(rank + 1) - first_chunk),
         early_chunks(!Tile::kOfSequence
                          ? 0
-                         : of.x_split.first_chunk(rank + 1) - of.x_split.first_chunk(rank)) {}
+                         : of.x_split.first_chunk(rank + 1) - of.x_split.first_chunk(rank)),
+        h_chunks(min(max(of.chunks.h_pieces - first_chunk, 0), chunks)) {}
 
   LLTM_DEVICE KRange k_range(bool early) const {
     return {chunks, early_chunks, early, rank, ranks};
@@ -272,11 +278,33 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
     finisher.fetch();
   };
   unsigned char* const parts = shared + (block.ranks == 1 ? 0 : Tile::kPartsOffset);
-  const auto finish = [&] {
+  const auto finish_sums = [&](const auto& sums) {
     finisher.template finish<Product::kMultipliers>(
-        product.sum, parts, sums_barrier, [&](int to) { return block.number_of(to); });
+        sums, parts, sums_barrier, [&](int to) { return block.number_of(to); });
   };
-  product.run(shared, block.k_range(loads_early(arguments.problem)), loader, fetch, finish);
+  const KRange range = block.k_range(loads_early(arguments.problem));
+  if constexpr (Tile::kApart == 0) {
+    product.run(shared, range, loader, fetch, [&] { finish_sums(product.sum); });
+  } else {
+    // The last sums of the product are those that h and x have alone.
+    constexpr int kSums = Product::kSums, kApart = Tile::kApart;
+    float sums[kSums + kApart];
+    const auto set_apart = [&] {
+#pragma unroll
+      for (int i = 0; i < kApart; ++i) {
+        sums[kSums + i] = product.sum[kSums - kApart + i];
+        product.sum[kSums - kApart + i] = 0;
+      }
+    };
+    const auto finish = [&] {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) {
+        sums[i] = product.sum[i];
+      }
+      finish_sums(sums);
+    };
+    product.run(shared, range, loader, fetch, finish, block.h_chunks, set_apart);
+  }
 #else
   trap_wrong_image();
 #endif
@@ -325,6 +353,10 @@ inline bool in_fours(const ForwardProblem& p, int size) {
   return p.state_size % 4 == 0 && p.old_cell.starts_at_neighbors(4, size) &&
          Matrix{p.bias, 0}.starts_at_neighbors(4, size);
 }
+inline bool in_fours(const OneStepProblem& p, int size) {
+  return in_fours(static_cast<const ForwardProblem&>(p), size) &&
+         Matrix{p.bias_hh, 0}.starts_at_neighbors(4, size);
+}
 inline bool in_fours(const StepProblem& p, int) {
   return p.state_size % 4 == 0;
 }
@@ -359,6 +391,18 @@ inline constexpr WgmmaTile kLstmTiles[] = {
     {.shape = {128, 32}, .stages = 5},
 };
 
+// Of its single step, where a fourth of an element's sums is set apart.
+inline constexpr WgmmaTile kGruFloat32Tiles[] = {
+    {.shape = {64, 8}, .stages = 8},
+    {.shape = {64, 32}, .stages = 5},
+    {.shape = {128, 32}, .stages = 4},
+};
+inline constexpr WgmmaTile kGruTiles[] = {
+    {.shape = {64, 8}, .stages = 11},
+    {.shape = {64, 24}, .stages = 8},
+    {.shape = {128, 32}, .stages = 5},
+};
+
 template <Arithmetic kArithmetic, typename Cell, typename Problem>
 cudaError_t launch_forward_wgmma(const Problem& p,
                                  const TileShape& shape,
@@ -374,7 +418,12 @@ cudaError_t launch_forward_wgmma(const Problem& p,
                : launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, false>>(
                      p, ranks, stream);
   };
-  if constexpr (std::is_same_v<Cell, cell::Lstm> && kFloat32) {
+  constexpr bool kOfGru = std::is_same_v<Cell, cell::Gru> && !kOfSequence<Problem>;
+  if constexpr (kOfGru && kFloat32) {
+    return dispatch<kGruFloat32Tiles>(shape, launch);
+  } else if constexpr (kOfGru) {
+    return dispatch<kGruTiles>(shape, launch);
+  } else if constexpr (std::is_same_v<Cell, cell::Lstm> && kFloat32) {
     return dispatch<kLstmFloat32Tiles>(shape, launch);
   } else if constexpr (std::is_same_v<Cell, cell::Lstm>) {
     return dispatch<kLstmTiles>(shape, launch);
