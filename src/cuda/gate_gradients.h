@@ -21,8 +21,9 @@ at::Tensor compute_gate_gradients(GateGradientsParams<scalar_t> params,
                                   const Device& device) {
   at::Tensor workspace;
   params.sums_bias = later == nullptr;
-  if (const int64_t parts = bias_parts(params); parts > 1 && params.d_bias != nullptr) {
-    workspace = device.empty({parts, Cell::kGates * params.state_size},
+  if (const int64_t parts = bias_parts(params);
+      parts > 1 && params.template biases<Cell>().wanted()) {
+    workspace = device.empty({parts, Cell::kSaved * params.state_size},
                              c10::CppTypeToScalarType<accumulate_t<scalar_t>>::value);
     params.workspace = workspace.mutable_data_ptr();
     if (later != nullptr) {

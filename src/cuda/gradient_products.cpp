@@ -326,6 +326,51 @@ void compute_gradient_products(const Tensor& d_gates,
   }
 }
 
+void compute_products_of_side(const ProductsOfSide& of,
+                              std::optional<Arithmetic> arithmetic,
+                              const RecurrentArguments& sequence,
+                              const Device& device,
+                              const DeviceFacts& facts) {
+  const Tensor &d_weights = of.d_weights, &d_operand = of.d_operand;
+  if (!d_weights.defined() && !d_operand.defined()) {
+    return;
+  }
+  // The kernel that computes both in float32 does not add.
+  const bool adds = of.adds && d_operand.defined();
+  const Tensor apart = adds && arithmetic == Arithmetic::kFloat32
+                           ? device.empty(d_operand.sizes(), d_operand.scalar_type())
+                           : Tensor();
+  if (run_float32_side(arithmetic,
+                       d_weights,
+                       /*forms_d_operand=*/true,
+                       apart.defined() ? apart : d_operand,
+                       of.d_gates,
+                       of.operand,
+                       of.weights,
+                       sequence,
+                       device,
+                       facts)) {
+    if (adds) {
+      Tensor(d_operand).add_(apart);
+    }
+    return;
+  }
+  const auto product = [&](const Tensor& out, const Tensor& a, const Tensor& b) {
+    product_out(out, a, b, arithmetic);
+  };
+  if (d_weights.defined()) {
+    product_over_rows_out(d_weights, of.d_gates, of.operand, product);
+  }
+  if (d_operand.defined()) {
+    product_of_rows_out(d_operand,
+                        of.d_gates,
+                        of.weights,
+                        [&](const Tensor& out, const Tensor& a, const Tensor& b) {
+                          product_out(out, a, b, arithmetic, adds);
+                        });
+  }
+}
+
 void compute_small_gradient_products(const Tensor& d_gates,
                                      const Tensor& bias_parts,
                                      const RecurrentGradients& gradients,

@@ -36,8 +36,24 @@ void compute_gradient_products(const at::Tensor& d_gates,
                                const DeviceFacts& facts,
                                bool reverse);
 
-/// The same and d_bias, of which bias_parts are the parts, in one launch or two. Only where the
-/// products are small (are_small_gradient_products), after a recurrence.
+/// d_weights = d_gates.T @ operand and d_operand = d_gates @ weights, of one side of a cell that
+/// does not add its sides, in one step. Either may be undefined: it is not wanted.
+struct ProductsOfSide {
+  at::Tensor d_weights, d_operand;
+  at::Tensor d_gates;  // (batch, those of the side), in rows that TMA can describe
+  at::Tensor operand;  // (batch, columns); unused without d_weights
+  at::Tensor weights;
+  bool adds = false;  // to what d_operand has
+};
+void compute_products_of_side(const ProductsOfSide& of,
+                              std::optional<Arithmetic> arithmetic,
+                              const RecurrentArguments& sequence,
+                              const Device& device,
+                              const DeviceFacts& facts);
+
+/// The same as compute_gradient_products and d_bias, of which bias_parts are the parts, in one
+/// launch or two. Only where the products are small (are_small_gradient_products), after a
+/// recurrence.
 void compute_small_gradient_products(const at::Tensor& d_gates,
                                      const at::Tensor& bias_parts,
                                      const RecurrentGradients& gradients,

@@ -1,6 +1,6 @@
 #include "one_step.h"
 
-#include "../cell/lstm.h"
+#include "../cell/with_cell.h"
 #include "../dispatch/optional_tensor.h"
 #include "gate_gradients.h"
 #include "gradient_products.h"
@@ -96,7 +96,7 @@ bool is_one_step(const RecurrentBackwardArguments& arguments, const RecurrentGra
   const auto has_dtype = [&](const std::optional<Tensor>& tensor) {
     return !is_given(tensor) || tensor->scalar_type() == arguments.gates.scalar_type();
   };
-  return sequence.cell.type == CellType::kLstm && arguments.gates.size(0) == 1 &&
+  return has_one_step(sequence.cell.type) && arguments.gates.size(0) == 1 &&
          !is_given(sequence.lengths) && !is_given(sequence.reset) && !gradients.gates.defined() &&
          !(is_given(arguments.grad_output) && is_given(arguments.grad_h_n)) &&
          !(is_given(arguments.grad_cells) && is_given(arguments.grad_c_n)) &&
@@ -131,13 +131,20 @@ void run_one_step_backward(const BackwardChoice& choice,
   const Tensor gates = arguments.gates.contiguous(), cells = arguments.cells.contiguous();
   const int64_t batch = gates.size(1), state_size = cells.size(2);
   const bool few_rows = choice.candidate->group == Group::kFewRows;
-  const Tensor d_gates =
-      few_rows ? Tensor() : rows_of_vectors(batch, gates.size(2), gates.scalar_type(), device);
+  const CellDescriptor& of = sequence.cell;
+  const auto d_gates_of = [&](int side) {
+    return few_rows ? Tensor()
+                    : rows_of_vectors(batch, side * state_size, gates.scalar_type(), device);
+  };
+  const Tensor d_gates = d_gates_of(of.inputs);
+  const Tensor d_gates_of_h = of.adds ? Tensor() : d_gates_of(of.gates);
+  // Of a state that is h itself, the product adds to what gate_gradients leaves of it.
+  const Tensor& d_h0 = of.carries_h ? gradients.c0 : gradients.h0;
   const auto given = [](const std::optional<Tensor>& first, const std::optional<Tensor>& second) {
     return is_given(first) ? first : second;
   };
   AT_DISPATCH_FLOATING_TYPES_AND2(
-      at::kHalf, at::kBFloat16, gates.scalar_type(), "lltm::lstm_backward", [&] {
+      at::kHalf, at::kBFloat16, gates.scalar_type(), "lltm::one_step_backward", [&] {
         GateGradientsParams<scalar_t> cell{};
         cell.batch = batch;
         cell.state_size = state_size;
@@ -147,9 +154,12 @@ void run_one_step_backward(const BackwardChoice& choice,
         cell.gates = gates.const_data_ptr<scalar_t>();
         cell.new_cell = cells.const_data_ptr<scalar_t>();
         cell.d_gates = mutable_data_or_null<scalar_t>(d_gates);
-        cell.d_gates_stride = few_rows ? gates.size(2) : d_gates.stride(0);
+        cell.d_gates_of_h = mutable_data_or_null<scalar_t>(d_gates_of_h);
+        cell.d_gates_stride = few_rows ? 0 : d_gates.stride(0);
         cell.d_bias = mutable_data_or_null<scalar_t>(gradients.bias);
-        cell.d_old_cell = mutable_data_or_null<scalar_t>(gradients.c0);
+        cell.d_bias_hh = mutable_data_or_null<scalar_t>(gradients.bias_hh);
+        cell.d_old_cell =
+            few_rows && of.carries_h ? nullptr : mutable_data_or_null<scalar_t>(gradients.c0);
         cell.blocks_at_once = 2 * facts.multiprocessors;
         cell.blocks_in_clusters = 2 * facts.resident_in_clusters_of(kLargestCluster);
         if constexpr (!std::is_same_v<scalar_t, double>) {
@@ -169,27 +179,47 @@ void run_one_step_backward(const BackwardChoice& choice,
                 .weights = rows_of(sequence.weight_hh),
                 .weights_input = rows_of(sequence.weight_ih),
                 .old_h = rows_of(zeros.defined() ? zeros : *sequence.h0),
-                .d_old_h = mutable_data_or_null<scalar_t>(gradients.h0),
+                .d_old_h = mutable_data_or_null<scalar_t>(d_h0),
                 .d_input = mutable_data_or_null<scalar_t>(gradients.input),
                 .d_weights = weight_gradients<scalar_t>(gradients).template as<void>(),
             };
-            check_launch(launch_backward_few_rows<cell::Lstm>(
-                cell, products, choice.estimate.plan.ranks, device.stream()));
+            check_launch(with_every_cell(of.type, [&]<typename Cell>() {
+              return launch_backward_few_rows<Cell>(
+                  cell, products, choice.estimate.plan.ranks, device.stream());
+            }));
             return;
           }
         }
-        compute_gate_gradients<cell::Lstm>(cell, /*later=*/nullptr, device);
+        with_every_cell(of.type, [&]<typename Cell>() {
+          compute_gate_gradients<Cell>(cell, /*later=*/nullptr, device);
+        });
       });
-  if (!few_rows) {
-    compute_gradient_products(d_gates,
-                              arithmetic,
-                              gradients,
-                              gradients.h0,
-                              arguments,
-                              device,
-                              facts,
-                              /*reverse=*/false);
+  if (few_rows) {
+    return;
   }
+  if (of.adds) {
+    compute_gradient_products(
+        d_gates, arithmetic, gradients, d_h0, arguments, device, facts, /*reverse=*/false);
+    return;
+  }
+  const bool has_h0 = is_given(sequence.h0);
+  if (!has_h0 && gradients.weight_hh.defined()) {
+    gradients.weight_hh.zero_();
+  }
+  const ProductsOfSide of_x{
+      .d_weights = gradients.weight_ih,
+      .d_operand = gradients.input.defined() ? gradients.input.squeeze(0) : Tensor(),
+      .d_gates = d_gates,
+      .operand = sequence.input.squeeze(0),
+      .weights = sequence.weight_ih};
+  const ProductsOfSide of_h{.d_weights = has_h0 ? gradients.weight_hh : Tensor(),
+                            .d_operand = d_h0,
+                            .d_gates = d_gates_of_h,
+                            .operand = has_h0 ? *sequence.h0 : Tensor(),
+                            .weights = sequence.weight_hh,
+                            .adds = true};
+  compute_products_of_side(of_x, arithmetic, sequence, device, facts);
+  compute_products_of_side(of_h, arithmetic, sequence, device, facts);
 }
 
 }  // namespace lltm::cuda

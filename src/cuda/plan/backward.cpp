@@ -1,6 +1,6 @@
 // The candidates for the backward: what each supports, its tiles and its estimated time. Of an LSTM
-// there are the products over all steps of a sequence, by wgmma in float32 or by the library, and
-// the backward of one step with few rows.
+// and a GRU there are the products over all steps of a sequence, by wgmma in float32 or by the
+// library, and the backward of one step with few rows.
 #include "backward.h"
 
 #include "../scheduler/gradient_schedule.h"

@@ -57,7 +57,8 @@ StepsPlan plan_steps(const SequenceShape& shape,
   if (!shape.arithmetic) {
     return {shape.layout};
   }
-  // A GRU's candidate keeps z_x and z_h apart, for which the kernels have no second accumulator.
+  // A GRU's candidate keeps z_x and z_h apart, for which a step's kernels have no more
+  // accumulators.
   if (shape.cell == CellType::kGru) {
     return plan_with_hoisted_input(shape, device, selection);
   }

@@ -3,9 +3,13 @@
 // of both matrices: it reads weights, whose products with d_gates give d_old_h and d_input, and
 // writes their gradients, which are products of d_gates with the old_h or input that it keeps. A
 // cluster shares the rows, and each block computes d_gates of its own. A thread has four columns if
-// rows, including those of d_weights, start at multiples of four elements, otherwise one.
+// rows, including those of d_weights, start at multiples of four elements, otherwise one. d_gates
+// are the gradients of what a cell saves; the columns of h take those of kOfGate, and those of x
+// take those of kOfInput.
+#include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
+#include "../../../cell/sides.h"
 #include "../../epilogue/math.cuh"
 #include "../../epilogue/write_tile.cuh"
 #include "../../problem.h"
@@ -39,7 +43,7 @@ template <typename Cell_, typename Element_, int kRows_, int kWidth_>
 struct FewRowsStrip {
   using Cell = Cell_;
   using Element = Element_;
-  static constexpr int kGates = Cell::kGates;
+  static constexpr int kGates = Cell::kGates, kSaved = Cell::kSaved;
   static constexpr int kRows = kRows_, kColumns = 64, kWidth = kWidth_;
   static constexpr int kThreads = 256, kLanes = kColumns / kWidth, kGroups = kThreads / kLanes;
 
@@ -99,7 +103,7 @@ struct FewRowsStrip {
   static constexpr int kStageBytes = kGates * kThreads * kVectorBytes;
   static constexpr int kWeightsOffset = Sums::kSharedBytes;
   static constexpr int kGatesOffset = kWeightsOffset + kStages * kStageBytes;
-  static constexpr int kSharedBytes = kGatesOffset + 2 * kGates * kThreads * 4;
+  static constexpr int kSharedBytes = kGatesOffset + 2 * kSaved * kThreads * 4;
   static_assert(kParts * kRows * kColumns * 4 <= kStages * kStageBytes);
   static_assert(kLanes >= 16 && kWeightsOffset % 16 == 0);
 };
@@ -117,7 +121,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   using Cell = typename Strip::Cell;
   using Element = typename Strip::Element;
   using Math = TensorMath<Element>;
-  constexpr int kGates = Strip::kGates;
+  constexpr int kGates = Strip::kGates, kSaved = Strip::kSaved;
   constexpr int kRows = Strip::kRows, kHidden = Strip::kHidden, kThreads = Strip::kThreads;
   constexpr int kWidth = Strip::kWidth, kLanes = Strip::kLanes, kGroups = Strip::kGroups;
   constexpr int kStages = Strip::kStages, kVectorBytes = Strip::kVectorBytes;
@@ -141,12 +145,24 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   const bool weights_wanted = all_d_weights != nullptr;
   const bool cell_wanted = strip == 0;
 
+  // Which of d_gates a gate of the weights takes. The sides differ in the last one, at most.
+  constexpr int kLastOfH = Cell::kOfGate[kGates - 1], kLastOfX = Cell::kOfInput[kGates - 1];
+  const auto saved = [&](int gate) {
+    return gate < kGates - 1 ? gate : piece.of_h ? kLastOfH : kLastOfX;
+  };
+  static_assert(kGates == Cell::kInputs && kSaved <= kGates + 1);
+
   const int64_t begin = int64_t(arguments.split.first_chunk(cluster_rank())) * kGroups;
   const int64_t end =
       min(int64_t(arguments.split.first_chunk(cluster_rank() + 1)) * kGroups, state_size);
   const int hidden = at_most(max(end - begin, int64_t(0)), 1 << 30);  // columns of this rank
 
   typename Strip::Sums sums(shared, arguments.split);
+  // Those that exist (kPowersOfFewRows), and of these the ones whose sums this rank finishes.
+  const int rows = Cell::kAdds ? kRows : static_cast<int>(p.batch);
+  const auto own_rows = [&] {
+    return Cell::kAdds ? sums.rows() : min(sums.rows(), rows - sums.first_row());
+  };
   typename Strip::StateProduct product{reinterpret_cast<float*>(shared + Strip::kWeightsOffset),
                                        {}};
   auto* const both_d_gates = reinterpret_cast<float*>(shared + Strip::kGatesOffset);
@@ -156,54 +172,62 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   // The operands of d_gates of this thread's next element, which is in column `own` of those
   // computed at a time.
   const int own = thread % kHidden, own_row = thread / kHidden;
-  Element z[kGates] = {}, new_cell = 0, old_cell = 0, grad_h = 0, grad_cell = 0;
-  const auto load_element = [&](int first) {
-    if (own_row < kRows && first + own < hidden) {
-      const int64_t at = begin + first + own;
-      const Element* const gates = cell.gates + own_row * kGates * state_size + at;
+  struct Operands {
+    Element z[kSaved] = {}, new_cell = 0, old_cell = 0, grad_h = 0, grad_cell = 0;
+  } element;
+  const auto load = [&](Operands& of, int row, int64_t at) {
+    const Element* const gates = cell.gates + row * kSaved * state_size + at;
 #pragma unroll
-      for (int gate = 0; gate < kGates; ++gate) {
-        z[gate] = gates[gate * state_size];
-      }
-      if (Cell::kReadsOldCell && cell.old_cell.data != nullptr) {
-        old_cell = cell.old_cell.at(0, own_row, at);
-      }
-      new_cell = cell.new_cell[own_row * state_size + at];
-      if (cell.grad_h.data != nullptr) {
-        grad_h = cell.grad_h.at(0, own_row, at);
-      }
-      if (cell.grad_cell.data != nullptr) {
-        grad_cell = cell.grad_cell.at(0, own_row, at);
-      }
+    for (int k = 0; k < kSaved; ++k) {
+      of.z[k] = gates[k * state_size];
     }
+    if (Cell::kReadsOldCell && cell.old_cell.data != nullptr) {
+      of.old_cell = cell.old_cell.at(0, row, at);
+    }
+    of.new_cell = cell.new_cell[row * state_size + at];
+    if (cell.grad_h.data != nullptr) {
+      of.grad_h = cell.grad_h.at(0, row, at);
+    }
+    if (cell.grad_cell.data != nullptr) {
+      of.grad_cell = cell.grad_cell.at(0, row, at);
+    }
+  };
+  const auto load_element = [&](int first) {
+    if (own_row < rows && first + own < hidden) {
+      load(element, own_row, begin + first + own);
+    }
+  };
+  // Returns the gradient of the old state.
+  const auto differentiate = [&](const Operands& of, float(&d_z)[kSaved]) {
+    float z[kSaved];
+#pragma unroll
+    for (int k = 0; k < kSaved; ++k) {
+      z[k] = static_cast<float>(of.z[k]);
+    }
+    const auto by = Cell::template derivatives<Math>(
+        z, static_cast<float>(of.old_cell), static_cast<float>(of.new_cell));
+    return Cell::backward(by, static_cast<float>(of.grad_h), static_cast<float>(of.grad_cell), d_z);
   };
   const auto form_d_gates = [&](float* d_gates, int first) {
     if (own_row >= kRows) {
       return;
     }
-    float z_of_element[kGates];
-#pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
-      z_of_element[gate] = static_cast<float>(z[gate]);
-    }
-    const auto by = Cell::template derivatives<Math>(
-        z_of_element, static_cast<float>(old_cell), static_cast<float>(new_cell));
-    float d_z[kGates];
-    const float d_old_cell =
-        Cell::backward(by, static_cast<float>(grad_h), static_cast<float>(grad_cell), d_z);
-    const bool exists = first + own < hidden;
+    float d_z[kSaved];
+    const float d_old_cell = differentiate(element, d_z);
+    const bool exists = first + own < hidden && (Cell::kAdds || own_row < rows);
     float* const to = d_gates + own * Strip::kPitch + own_row;
 #pragma unroll
-    for (int gate = 0; gate < kGates; ++gate) {
-      to[gate * kThreads] = exists ? d_z[gate] : 0;
+    for (int k = 0; k < kSaved; ++k) {
+      to[k * kThreads] = exists ? d_z[k] : 0;
     }
     if (cell_wanted && exists && cell.d_old_cell != nullptr) {
       cell.d_old_cell[own_row * state_size + begin + first + own] =
           static_cast<Element>(d_old_cell);
     }
   };
+  const auto d_bias = cell.template biases<Cell>();
   const auto sum_bias = [&](const float* d_gates, int first) {
-    for (int i = thread; i < kGates * kHidden; i += kThreads) {
+    for (int i = thread; i < kSaved * kHidden; i += kThreads) {
       const int column = first + i % kHidden;
       if (column < hidden) {
         float sum = 0;
@@ -211,7 +235,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
         for (int row = 0; row < kRows; ++row) {
           sum += d_gates[i * Strip::kPitch + row];
         }
-        cell.d_bias[i / kHidden * state_size + begin + column] = static_cast<Element>(sum);
+        d_bias.store(i / kHidden * state_size + begin + column, sum);
       }
     }
   };
@@ -260,7 +284,9 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
     const int64_t stride = piece.of(p.old_h, p.input).stride;
 #pragma unroll
     for (int row = 0; row < kRows; ++row) {
-      x[row] = read_vector<kWidth>(from + row * stride);
+      if (Cell::kAdds || row < rows) {
+        x[row] = read_vector<kWidth>(from + row * stride);
+      }
     }
   }
 
@@ -268,16 +294,36 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   if (weights_wanted) {
     d_weights += (begin + group) * d_weights_stride + in_row;
   }
+  // Of a state that is h itself: the gradient of the old one but for the product, of the elements
+  // that this thread writes.
+  constexpr int kFours = Strip::kColumns / 4;  // of a row
+  static_assert(kRows * kFours <= kThreads);
+  [[maybe_unused]] float besides_product[4] = {};
+  if constexpr (Cell::kCarriesH) {
+    const int row = thread / kFours, first = thread % kFours * 4;
+    if (piece.of_h && state_wanted && row < own_rows()) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (first + i < columns) {
+          Operands of;
+          load(of, sums.first_row() + row, first_column + first + i);
+          float d_z[kSaved];
+          besides_product[i] = differentiate(of, d_z);
+        }
+      }
+    }
+  }
+
   int stage = 0;
 #pragma unroll 1
   for (int first = 0; first < hidden; first += kHidden) {
     const int count = min(hidden - first, kHidden);
     // d_gates alternate between two places, so that one barrier is enough.
-    float* const d_gates = both_d_gates + first / kHidden % 2 * kGates * kThreads;
+    float* const d_gates = both_d_gates + first / kHidden % 2 * kSaved * kThreads;
     form_d_gates(d_gates, first);
     load_element(first + kHidden);
     __syncthreads();
-    if (cell_wanted && cell.d_bias != nullptr) {
+    if (cell_wanted && d_bias.wanted()) {
       sum_bias(d_gates, first);
     }
 #pragma unroll 1
@@ -290,7 +336,7 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
 #pragma unroll
         for (int row = 0; row < kRows; row += kAtOnce) {
           const auto several =
-              read_vector<kAtOnce>(&d_gates[gate * kThreads + j * Strip::kPitch + row]);
+              read_vector<kAtOnce>(&d_gates[saved(gate) * kThreads + j * Strip::kPitch + row]);
           memcpy(&d_z[gate][row], several.values, sizeof(several));
         }
       }
@@ -302,6 +348,9 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
               from + gate * kThreads * kVectorBytes + in_word(gate)));
 #pragma unroll
           for (int row = 0; row < kRows; ++row) {
+            if (!Cell::kAdds && row >= rows) {
+              break;
+            }
 #pragma unroll
             for (int i = 0; i < kWidth; ++i) {
               product.sum[row][i] =
@@ -321,6 +370,9 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
             float value = 0;
 #pragma unroll
             for (int row = 0; row < kRows; ++row) {
+              if (!Cell::kAdds && row >= rows) {
+                break;
+              }
               value = fmaf(d_z[gate][row], static_cast<float>(x[row].values[i]), value);
             }
             four.values[i] = static_cast<Element>(value);
@@ -334,14 +386,19 @@ __global__ void __launch_bounds__(Strip::kThreads, 2) backward_few_rows_kernel(
   wait_copies<0>();
   if (state_wanted) {
     sums.exchange(product);
+    const auto read = [&](float(&values)[4], int row, int column) {
+      sums.template read<4, 1>(values, row, column);
+      if constexpr (Cell::kCarriesH) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          values[i] += besides_product[i];
+        }
+      }
+    };
+    auto* const to = static_cast<Element*>(piece.of(p.d_old_h, p.d_input)) +
+                     sums.first_row() * width_of_part + first_column;
     write_tile<kThreads, Strip::kColumns>(
-        static_cast<Element*>(piece.of(p.d_old_h, p.d_input)) + sums.first_row() * width_of_part +
-            first_column,
-        width_of_part,
-        sums.rows(),
-        columns,
-        kWidth == 4,
-        [&](float(&values)[4], int r, int c) { sums.template read<4, 1>(values, r, c); });
+        to, width_of_part, own_rows(), columns, kWidth == 4, read);
   }
   sums.finish();
 }
@@ -377,7 +434,7 @@ cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
       rows_are_vectors_of(4, products, products.state_size, kSize) &&
       Matrix{d_weights.of_h, d_weights.h_stride}.starts_at_neighbors(4, kSize) &&
       Matrix{d_weights.of_input, d_weights.input_stride}.starts_at_neighbors(4, kSize);
-  return dispatch<kCountsOfFewRows>(products.batch, [&](auto rows) {
+  return dispatch_few_rows<Cell>(products.batch, [&](auto rows) {
     const auto launch = [&]<int kWidth>() {
       return launch_backward_few_rows_of<Cell, scalar_t, rows, kWidth>(
           cell, products, ranks, stream);
@@ -395,6 +452,9 @@ LLTM_INSTANTIATE(cell::Lltm, c10::BFloat16)
 LLTM_INSTANTIATE(cell::Lstm, float)
 LLTM_INSTANTIATE(cell::Lstm, c10::Half)
 LLTM_INSTANTIATE(cell::Lstm, c10::BFloat16)
+LLTM_INSTANTIATE(cell::Gru, float)
+LLTM_INSTANTIATE(cell::Gru, c10::Half)
+LLTM_INSTANTIATE(cell::Gru, c10::BFloat16)
 #undef LLTM_INSTANTIATE
 
 }  // namespace lltm::cuda

@@ -3,8 +3,10 @@
 // if it does that (bias_in_parts), otherwise by a cluster that has all of the batch, or, if the
 // batch is long or not all clusters would be resident, by a kernel of their own. For products in
 // TF32, more blocks transpose the inputs.
+#include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
+#include "../../../cell/sides.h"
 #include "../../epilogue/dealt_columns.cuh"
 #include "../../epilogue/math.cuh"
 #include "../../ptx/cluster.cuh"
@@ -84,17 +86,17 @@ struct GateGradientsArguments {
 };
 
 /// The sums for d_bias over the rows of a warp, and over those of a rank.
-template <typename acc_t, int kGates, int kColumns>
+template <typename acc_t, int kSaved, int kColumns>
 struct BiasSums {
-  acc_t warps[kGates][kWarps][kColumns];
-  acc_t ranks[kLargestCluster][kGates * kColumns];
+  acc_t warps[kSaved][kWarps][kColumns];
+  acc_t ranks[kLargestCluster][kSaved * kColumns];
 };
 
 /// kVector: the neighbors per thread, as alignment allows. kRows: the rows at a time.
 template <typename Cell, typename scalar_t, int kVector, int kRows>
 __global__ void __launch_bounds__(kThreads, 2)
     gate_gradients_kernel(const __grid_constant__ GateGradientsArguments<scalar_t> arguments) {
-  constexpr int kGates = Cell::kGates;
+  constexpr int kSaved = Cell::kSaved;
   using acc_t = accumulate_t<scalar_t>;
   using Math = TensorMath<scalar_t>;
   using Several = Vector<scalar_t, kVector>;
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       return;
     }
   }
-  acc_t sums[kGates][kVector] = {};
+  acc_t sums[kSaved][kVector] = {};
   // With vectors, state_size is a multiple of kVector.
   if (column < p.state_size) {
     const int64_t h = p.state_size;
@@ -142,15 +144,15 @@ __global__ void __launch_bounds__(kThreads, 2)
     const scalar_t* const old_cell = has_old_cell ? &p.old_cell.at(0, 0, column) : new_cell;
 #pragma unroll 1
     for (int64_t row0 = first + lane; row0 < end; row0 += kRows * kLanes) {
-      Several z[kRows][kGates], new_cells[kRows], grads_h[kRows], grads_cell[kRows];
+      Several z[kRows][kSaved], new_cells[kRows], grads_h[kRows], grads_cell[kRows];
       Several old_cells[kRows] = {};
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         // Past the last row, the first one is read again.
         const int64_t row = row0 + i * kLanes < end ? row0 + i * kLanes : row0;
 #pragma unroll
-        for (int gate = 0; gate < kGates; ++gate) {
-          z[i][gate] = read_vector<kVector>(gates + (row * kGates + gate) * h);
+        for (int gate = 0; gate < kSaved; ++gate) {
+          z[i][gate] = read_vector<kVector>(gates + (row * kSaved + gate) * h);
         }
         if constexpr (Cell::kReadsOldCell) {
           old_cells[i] = read_vector<kVector>(old_cell + row * old_cell_stride);
@@ -165,35 +167,47 @@ __global__ void __launch_bounds__(kThreads, 2)
         if (row >= end) {
           break;
         }
-        Several d_gates[kGates], d_old_cell;
+        Several d_gates[kSaved], d_old_cell;
 #pragma unroll
         for (int v = 0; v < kVector; ++v) {
-          acc_t z_of_element[kGates];
+          acc_t z_of_element[kSaved];
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
+          for (int gate = 0; gate < kSaved; ++gate) {
             z_of_element[gate] = static_cast<acc_t>(z[i][gate].values[v]);
           }
           const auto by = Cell::template derivatives<Math>(
               z_of_element,
               has_old_cell ? static_cast<acc_t>(old_cells[i].values[v]) : acc_t(0),
               static_cast<acc_t>(new_cells[i].values[v]));
-          acc_t of_gates[kGates];
+          acc_t of_gates[kSaved];
           const acc_t of_old_cell =
               Cell::backward(by,
                              has_h ? static_cast<acc_t>(grads_h[i].values[v]) : acc_t(0),
                              has_cell ? static_cast<acc_t>(grads_cell[i].values[v]) : acc_t(0),
                              of_gates);
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
+          for (int gate = 0; gate < kSaved; ++gate) {
             d_gates[gate].values[v] = static_cast<scalar_t>(of_gates[gate]);
             sums[gate][v] += of_gates[gate];
           }
           d_old_cell.values[v] = static_cast<scalar_t>(of_old_cell);
         }
+        // `place` is where a side has a gradient, if it takes that.
+        const auto write = [&](scalar_t* to, const Several& gradient, int place) {
+          if (place >= 0) {
+            write_vector(to + row * p.d_gates_stride + place * h + column, gradient);
+          }
+        };
         if (p.d_gates != nullptr) {
 #pragma unroll
-          for (int gate = 0; gate < kGates; ++gate) {
-            write_vector(p.d_gates + row * p.d_gates_stride + gate * h + column, d_gates[gate]);
+          for (int k = 0; k < kSaved; ++k) {
+            write(p.d_gates, d_gates[k], cell::input_at<Cell>(k));
+          }
+        }
+        if (!Cell::kAdds && p.d_gates_of_h != nullptr) {
+#pragma unroll
+          for (int k = 0; k < kSaved; ++k) {
+            write(p.d_gates_of_h, d_gates[k], cell::gate_at<Cell>(k));
           }
         }
         if (p.d_old_cell != nullptr) {
@@ -202,13 +216,14 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
   }
-  if (p.d_bias == nullptr) {
+  const auto d_bias = p.template biases<Cell>();
+  if (!d_bias.wanted()) {
     return;
   }
-  __shared__ BiasSums<acc_t, kGates, kColumns> shared;
+  __shared__ BiasSums<acc_t, kSaved, kColumns> shared;
   const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
-  for (int gate = 0; gate < kGates; ++gate) {
+  for (int gate = 0; gate < kSaved; ++gate) {
 #pragma unroll
     for (int v = 0; v < kVector; ++v) {
       acc_t sum = sums[gate][v];
@@ -226,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int rank = cluster_rank(), ranks = static_cast<int>(arguments.ranks);
   const int gate = index / kColumns, column_in_block = index % kColumns;
   acc_t sum = 0;
-  if (gate < kGates) {
+  if (gate < kSaved) {
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       sum += shared.warps[gate][w][column_in_block];
@@ -237,7 +252,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     // a warp execute the instructions of the cluster's barrier together, but gate may differ.
     __syncwarp();
     cluster_wait();
-    if (gate < kGates) {
+    if (gate < kSaved) {
       store_in_block(shared_address(&shared.ranks[rank][index]), 0, sum);
     }
     __syncwarp();
@@ -247,17 +262,17 @@ __global__ void __launch_bounds__(kThreads, 2)
     }
     cluster_wait();
     sum = 0;
-    for (int r = 0; r < ranks && gate < kGates; ++r) {
+    for (int r = 0; r < ranks && gate < kSaved; ++r) {
       sum += shared.ranks[r][index];
     }
   }
-  if (gate < kGates && first_column + column_in_block < p.state_size) {
+  if (gate < kSaved && first_column + column_in_block < p.state_size) {
     const int64_t to = gate * p.state_size + first_column + column_in_block;
     if (p.workspace != nullptr) {
-      static_cast<acc_t*>(p.workspace)[blockIdx.y / arguments.ranks * kGates * p.state_size + to] =
+      static_cast<acc_t*>(p.workspace)[blockIdx.y / arguments.ranks * kSaved * p.state_size + to] =
           sum;
     } else {
-      p.d_bias[to] = static_cast<scalar_t>(sum);
+      d_bias.store(to, sum);
     }
   }
 }
@@ -306,7 +321,7 @@ bool takes_vectors(const GateGradientsParams<scalar_t>& p, int vector) {
   return aligned(p.gates, 0) && aligned(p.new_cell, p.state_size) &&
          aligned(p.d_gates, p.d_gates_stride) && aligned(p.d_old_cell, p.state_size) &&
          p.grad_h.starts_at_neighbors(vector) && p.grad_cell.starts_at_neighbors(vector) &&
-         p.old_cell.starts_at_neighbors(vector);
+         p.old_cell.starts_at_neighbors(vector) && aligned(p.d_gates_of_h, p.d_gates_stride);
 }
 
 /// Columns of the state per thread.
@@ -359,14 +374,22 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
   } else if constexpr (sizeof(scalar_t) < 8) {
     error = launch(std::integral_constant<int, 2>());
   }
-  if (error != cudaSuccess || params.d_bias == nullptr || shares.parts == 1 || !params.sums_bias) {
+  const auto d_bias = params.template biases<Cell>();
+  if (error != cudaSuccess || !d_bias.wanted() || shares.parts == 1 || !params.sums_bias) {
     return error;
   }
-  return launch_sum_parts(static_cast<const accumulate_t<scalar_t>*>(params.workspace),
-                          shares.parts,
-                          Cell::kGates * params.state_size,
-                          SumsInOrder<scalar_t>{params.d_bias},
-                          stream);
+  const auto sum_into = [&](const auto& result) {
+    return launch_sum_parts(static_cast<const accumulate_t<scalar_t>*>(params.workspace),
+                            shares.parts,
+                            Cell::kSaved * params.state_size,
+                            result,
+                            stream);
+  };
+  if constexpr (Cell::kAdds) {
+    return sum_into(SumsInOrder<scalar_t>{params.d_bias});
+  } else {
+    return sum_into(d_bias);
+  }
 }
 
 #define LLTM_GATE_GRADIENTS(scalar_t)                                                          \
@@ -374,7 +397,9 @@ cudaError_t launch_gate_gradients(const GateGradientsParams<scalar_t>& params,
   template cudaError_t launch_gate_gradients<cell::Lltm>(const GateGradientsParams<scalar_t>&, \
                                                          cudaStream_t);                        \
   template cudaError_t launch_gate_gradients<cell::Lstm>(const GateGradientsParams<scalar_t>&, \
-                                                         cudaStream_t);
+                                                         cudaStream_t);                        \
+  template cudaError_t launch_gate_gradients<cell::Gru>(const GateGradientsParams<scalar_t>&,  \
+                                                        cudaStream_t);
 LLTM_GATE_GRADIENTS(double)
 LLTM_GATE_GRADIENTS(float)
 LLTM_GATE_GRADIENTS(c10::Half)

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "../../../cell/accumulate.h"
+#include "../../../cell/sides.h"
 #include "../../problem.h"
 #include "../../scheduler/schedule_gradients.h"
 
@@ -48,17 +49,45 @@ inline int64_t transposed_floats(const BackwardProblem& p) {
   return p.d_weights.any_wanted() ? inputs.columns() * inputs.row_stride() : 0;
 }
 
+/// d_bias of what a cell saves or, if it does not add its sides, of the inputs and of the gates,
+/// each null if it is not wanted.
+template <typename Cell, typename scalar_t>
+struct BiasGradients {
+  scalar_t *bias, *bias_hh;
+  int64_t state_size;
+
+  LLTM_HOST_DEVICE bool wanted() const {
+    return bias != nullptr || (!Cell::kAdds && bias_hh != nullptr);
+  }
+  /// At k * state_size + column: of saved number k.
+  template <typename Value>
+  LLTM_HOST_DEVICE void store(int64_t index, Value sum) const {
+    if constexpr (Cell::kAdds) {
+      bias[index] = static_cast<scalar_t>(sum);
+    } else {
+      const auto k = static_cast<int>(index / state_size);
+      const auto store_side = [&](scalar_t* to, int place) {
+        if (to != nullptr && place >= 0) {
+          to[index + (place - k) * state_size] = static_cast<scalar_t>(sum);
+        }
+      };
+      store_side(bias, cell::input_at<Cell>(k));
+      store_side(bias_hh, cell::gate_at<Cell>(k));
+    }
+  }
+};
+
 template <typename scalar_t>
 struct GateGradientsParams {
   int64_t batch;
   int64_t state_size;
   Steps<scalar_t> grad_h, grad_cell;  // (batch, state_size); null data for zeros
   Steps<scalar_t> old_cell;           // the same; not read for the LLTM
-  const scalar_t* gates;              // (batch, kGates * state_size), pre-activations
+  const scalar_t* gates;              // (batch, kSaved * state_size), pre-activations
   const scalar_t* new_cell;           // (batch, state_size)
-  scalar_t* d_gates;                  // (batch, kGates * state_size), or null if not wanted
+  scalar_t* d_gates;                  // (batch, kInputs * state_size), or null if not wanted
   int64_t d_gates_stride;
-  scalar_t* d_bias;      // (kGates * state_size), or null if not wanted
+  scalar_t* d_bias;      // (kInputs * state_size), or null if not wanted
   scalar_t* d_old_cell;  // (batch, state_size), or null if not wanted
   // The blocks that are resident at once, two per multiprocessor: by themselves, and in clusters.
   int blocks_at_once, blocks_in_clusters;
@@ -66,13 +95,21 @@ struct GateGradientsParams {
   // clusters. sums_bias: a kernel that is launched here adds the parts, rather than that of the
   // products.
   bool bias_in_parts, sums_bias;
-  // If d_bias is wanted and has several parts: bias_parts x kGates * state_size elements of
+  // If d_bias is wanted and has several parts: bias_parts x kSaved * state_size elements of
   // accumulate_t<scalar_t>.
   void* workspace;
   // Whether the next kernel may start before this one is complete. If this one has few blocks, it
   // always may.
   bool starts_next;
   TransposedInputs inputs;  // for products in TF32
+  // Of the gates of a cell that does not add its sides, whose d_gates and d_bias are those of the
+  // inputs: (batch, kGates * state_size), with the stride of d_gates, and (kGates * state_size).
+  scalar_t *d_gates_of_h, *d_bias_hh;
+
+  template <typename Cell>
+  LLTM_HOST_DEVICE BiasGradients<Cell, scalar_t> biases() const {
+    return {d_bias, d_bias_hh, state_size};
+  }
 };
 
 /// The number of parts in which launch_gate_gradients computes d_bias.
@@ -124,8 +161,9 @@ cudaError_t launch_backward_tiles(const BackwardProblem& problem,
                                   cudaStream_t stream);
 
 /// Computes the whole backward in one launch, for float, c10::Half and c10::BFloat16 and at most
-/// kFewRows rows, without TF32. It does not use cell.d_gates, cell.workspace or problem.d_gates.
-/// `ranks` blocks, a cluster, share the rows of weights; more than one requires sm_90.
+/// kFewRows rows, without TF32. It does not use cell.d_gates, cell.workspace or problem.d_gates. Of
+/// a state that is h itself, d_old_h has all of the gradient, and cell.d_old_cell is null. `ranks`
+/// blocks, a cluster, share the rows of weights; more than one requires sm_90.
 template <typename Cell, typename scalar_t>
 cudaError_t launch_backward_few_rows(const GateGradientsParams<scalar_t>& cell,
                                      const BackwardProblem& problem,
