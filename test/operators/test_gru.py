@@ -146,8 +146,9 @@ def test_h_is_carried_in_float32(device, dtype):
     torch.testing.assert_close(exact_h_n.double(), expected_h_n, rtol=0, atol=error(output).item() + 1e-4)
 
 
-def test_a_float32_h0_has_a_float32_gradient(device):
-    check_a_float32_h0(device, (3, N, I, H), torch.bfloat16)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_a_float32_h0_has_a_float32_gradient(device, steps):
+    check_a_float32_h0(device, (steps, N, I, H), torch.bfloat16)
 
 
 def check_a_float32_h0(device, sizes, dtype):

@@ -122,7 +122,7 @@ class Cards : public testing::TestWithParam<Card> {
     return test::kArithmetics[static_cast<size_t>(random_.below(4))];
   }
   CellType random_cell() { return random_.below(2) == 0 ? CellType::kLltm : CellType::kLstm; }
-  CellType random_cell_of_recurrences() { return static_cast<CellType>(random_.below(kCellTypes)); }
+  CellType random_cell_of_all() { return static_cast<CellType>(random_.below(kCellTypes)); }
 
   /// Half of the time what is chosen, else a candidate by its name.
   template <typename Shape>
@@ -153,7 +153,7 @@ class Cards : public testing::TestWithParam<Card> {
 };
 
 void Cards::run_recurrence() {
-  RecurrenceShape shape{.cell = random_cell_of_recurrences(),
+  RecurrenceShape shape{.cell = random_cell_of_all(),
                         .arithmetic = random_arithmetic(),
                         .steps = random_.log_uniform(1, 1e6),
                         .batch = random_.log_uniform(1, 1e5),
@@ -280,7 +280,7 @@ void Cards::run_input_product() {
 void Cards::run_forward() {
   const Arithmetic arithmetic = random_arithmetic();
   const int size = element_size(arithmetic);
-  const CellType cell = random_cell();
+  const CellType cell = random_cell_of_all();
   const bool is_step = random_.below(2) == 0;
   StepProblem step = random_step(random_, size);
   OneStepProblem one_step = random_one_step(random_, size);
@@ -348,7 +348,7 @@ void Cards::run_backward() {
   BackwardProblem p = random_problem(random_, element_size(arithmetic), /*vectors=*/true, 7);
   p.batch = random_.below(3) == 0 ? random_.log_uniform(1, 16) : p.batch;
   BackwardShape shape = shape_of(arithmetic, p, /*vectors=*/true);
-  shape.cell = random_cell();
+  shape.cell = random_cell_of_all();
   p.gates = shape.gates();
   p.d_gates_stride = packed_stride(p.gates, element_size(arithmetic));
   const auto [candidate, estimate] = choose(shape, facts_, random_selection<BackwardShape>());
@@ -363,7 +363,7 @@ void Cards::run_backward() {
       gates.blocks_at_once = 2 * facts_.multiprocessors;
       gates.blocks_in_clusters = 2 * facts_.resident_in_clusters_of(kLargestCluster);
       gates.bias_in_parts = group == Group::kHopper;
-      cudaError_t error = with_cell(shape.cell, [&]<typename Cell>() {
+      cudaError_t error = with_every_cell(shape.cell, [&]<typename Cell>() {
         return group == Group::kFewRows
                    ? launch_backward_few_rows<Cell>(gates, p, plan.ranks, nullptr)
                    : launch_gate_gradients<Cell>(gates, nullptr);

@@ -72,6 +72,56 @@ TEST(ForwardShapeOfAnLstm, HasMatricesOfItsOwn) {
   }
 }
 
+/// The candidates for a shape.
+std::set<std::string_view> names_for(const ForwardShape& shape) {
+  std::set<std::string_view> names;
+  for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
+    if (supports(candidate, shape, kH200)) {
+      names.insert(candidate.name);
+    }
+  }
+  return names;
+}
+
+// Which sums x and h in accumulators of its own, where a step of its sequence has z_x.
+TEST(ModelOfAGru, HasKernelsOfASingleStep) {
+  using Names = std::set<std::string_view>;
+  for (const Arithmetic arithmetic : kArithmetics) {
+    ForwardShape shape = shape_of(arithmetic, 64, 512, 512);
+    shape.cell = CellType::kGru;
+    EXPECT_EQ(
+        names_for(shape),
+        arithmetic == Arithmetic::kFloat32
+            ? Names({"gru_wgmma_float32_64x8",
+                     "gru_wgmma_float32_64x32",
+                     "gru_wgmma_float32_128x32",
+                     "forward_library"})
+            : Names({"gru_wgmma_64x8", "gru_wgmma_64x24", "gru_wgmma_128x32", "forward_library"}));
+    shape.is_step = true;
+    const Names of_steps = names_for(shape);
+    shape.cell = CellType::kLltm;
+    for (const std::string_view name : of_steps) {
+      EXPECT_TRUE(names_for(shape).contains(name)) << name;
+    }
+    EXPECT_GT(of_steps.size(), 3u);
+    shape = shape_of(arithmetic, 16, 500, 500);
+    shape.cell = CellType::kGru;
+    EXPECT_TRUE(names_for(shape).contains("forward_few_rows"));
+  }
+}
+
+TEST(ModelOfAGru, LeavesNoSingleStepOfThisSizeToTheLibrary) {
+  for (const Arithmetic arithmetic : kArithmetics) {
+    for (const auto& [batch, input_features, state_size] :
+         {std::tuple{1, 128, 512}, {4, 300, 256}, {64, 256, 256}, {256, 512, 512}}) {
+      ForwardShape shape = shape_of(arithmetic, batch, input_features, state_size);
+      shape.cell = CellType::kGru;
+      EXPECT_NE(choose(shape, kH200).candidate->group, Group::kLibrary)
+          << batch << " " << input_features << " " << state_size;
+    }
+  }
+}
+
 TEST(ModelChoice, HasTheLeastEstimateOfWhatIsSupported) {
   for (const ForwardShape& shape : many_shapes()) {
     const auto choice = choose(shape, kH200);
