@@ -1,14 +1,24 @@
-"""states() of both modules, and return_states of their calls: the state after every step."""
+"""states() of the layers, and return_states of their calls: the state after every step."""
 
 import copy
 
 import pytest
 import torch
 from lltm_testing.graphs import Operators
-from lltm_testing.module_reference import States, assert_same, packed, random_state, replica_of, run_states, tensors_of
+from lltm_testing.module_reference import (
+    assert_same,
+    packed,
+    random_state,
+    replica_of,
+    run_states,
+    state_of,
+    states_model,
+)
+from torch import Tensor
 from torch.func import functional_call
 from torch.nn.utils import prune
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
+from torch.utils._pytree import tree_leaves, tree_map
 
 import lltm
 
@@ -36,29 +46,27 @@ def test_against_a_loop_of_cells(options, device, cls):
     time_first = (input.transpose(0, 1), reset.transpose(0, 1)) if rnn.batch_first else (input, reset)
     with torch.no_grad():
         _, _, expected = run_states(rnn, time_first[0], hx, lengths, time_first[1])
-    arguments = [input, hx, lengths, reset]
+    arguments = tree_map(lambda argument: argument.to(device), (input, hx, lengths, reset))
     rnn = rnn.to(device)
-    arguments = [tuple(p.to(device) for p in a) if isinstance(a, tuple) else a.to(device) for a in arguments]
-    output, state, (h, c) = rnn.states(*arguments)
+    output, state, states = rnn.states(*arguments)
     assert_same((output, state), rnn(*arguments), rtol=0, atol=0)
     if rnn.batch_first:
-        expected = tuple(steps.transpose(1, 2) for steps in expected)
-    torch.testing.assert_close((h.cpu(), c.cpu()), expected)
+        expected = tree_map(lambda steps: steps.transpose(1, 2), expected)
+    assert_same(tree_map(Tensor.cpu, states), expected)
 
 
 @each_options
 def test_a_single_sequence(cls, options):
     rnn = cls(3, 4, **options).eval()
-    input, hx = torch.randn(5, 3), tuple(part[:, 0] for part in random_state(rnn, 1))
+    input, hx = torch.randn(5, 3), random_state(rnn, 1)
+    single = tree_map(lambda part: part[:, 0], hx)
     reset = torch.tensor([False, False, True, False, True])
-    output, state, (h, c) = rnn.states(input, hx, torch.tensor(4), reset)
-    assert_same((output, state), rnn(input, hx, torch.tensor(4), reset), rtol=0, atol=0)
+    output, state, states = rnn.states(input, single, torch.tensor(4), reset)
+    assert_same((output, state), rnn(input, single, torch.tensor(4), reset), rtol=0, atol=0)
     batch = 0 if rnn.batch_first else 1
-    _, _, expected = rnn.states(
-        input.unsqueeze(batch), tuple(p.unsqueeze(1) for p in hx), torch.tensor([4]), reset.unsqueeze(batch)
-    )
-    for steps, of_batch in zip((h, c), expected, strict=True):
-        assert steps.shape == (state[0].size(0), 5, 4) and torch.equal(steps, of_batch.squeeze(batch + 1))
+    _, _, expected = rnn.states(input.unsqueeze(batch), hx, torch.tensor([4]), reset.unsqueeze(batch))
+    for steps, of_batch, last in zip(*map(tree_leaves, (states, expected, state)), strict=True):
+        assert steps.shape == (last.size(0), 5, 4) and torch.equal(steps, of_batch.squeeze(batch + 1))
         assert not steps[:, 4].any()
 
 
@@ -68,10 +76,10 @@ def test_continues_from_any_step(cls, options):
     rnn = cls(3, 4, 2, **options)
     time = 1 if rnn.batch_first else 0
     input, hx, _, reset = arguments_of(rnn)
-    output, state, (h, c) = rnn.states(input, hx, reset=reset)
-    after_two = h.select(time + 1, 1), c.select(time + 1, 1)
-    rest, last = rnn(input.narrow(time, 2, 3), after_two, reset=reset.narrow(time, 2, 3))
-    torch.testing.assert_close((rest, last), (output.narrow(time, 2, 3), state))
+    output, state, states = rnn.states(input, hx, reset=reset)
+    after_two = tree_map(lambda steps: steps.select(time + 1, 1), states)
+    rest = rnn(input.narrow(time, 2, 3), after_two, reset=reset.narrow(time, 2, 3))
+    assert_same(rest, (output.narrow(time, 2, 3), state))
 
 
 @pytest.mark.parametrize("options", OPTIONS[:2], ids=str)
@@ -85,13 +93,14 @@ def test_of_a_packed_sequence(cls, options, enforce_sorted, features):
     sequence = packed(input, lengths, enforce_sorted=enforce_sorted)
     with Operators() as operators:
         rnn(sequence)
-    assert (len(operators.fused()) > hx[0].size(0)) == (features == 800)
+    layers = tree_leaves(hx)[0].size(0)
+    assert (len(operators.fused()) > layers) == (features == 800)
     output, state, states = rnn.states(sequence, hx, reset=reset)
     assert_same((output, state), rnn(sequence, hx, reset=reset), rtol=0, atol=0)
     _, _, expected = rnn.states(input, hx, torch.tensor(lengths), reset)
-    for steps, padded in zip(states, expected, strict=True):
+    for steps, padded in zip([states] if isinstance(expected, Tensor) else states, tree_leaves(expected), strict=True):
         assert isinstance(steps, PackedSequence)
-        assert steps.data.shape == (sum(lengths), state[0].size(0), 4)
+        assert steps.data.shape == (sum(lengths), layers, 4)
         assert torch.equal(steps.batch_sizes, sequence.batch_sizes)
         assert (steps.sorted_indices is None) == enforce_sorted
         back, its_lengths = pad_packed_sequence(steps)
@@ -101,18 +110,21 @@ def test_of_a_packed_sequence(cls, options, enforce_sorted, features):
 
 @each_options
 def test_gradients_flow_through_both(cls, options):
-    model = States(cls, **(options | {"dropout": 0.0})).double()
+    model = states_model(cls, **(options | {"dropout": 0.0})).double()
     input, hx, lengths, reset = arguments_of(model.rnn, steps=3, batch=2, dtype=torch.float64)
+    count = len(tree_leaves(hx))
 
-    def states_of(input, h0, c0, *weights):
-        parameters = dict(zip(names, weights, strict=True))
-        return tuple(tensors_of(functional_call(model, parameters, (input, (h0, c0), lengths, reset))))
+    def states_of(input, *tensors):
+        parameters = dict(zip(names, tensors[count:], strict=True))
+        return tuple(
+            tree_leaves(functional_call(model, parameters, (input, state_of(tensors[:count]), lengths, reset)))
+        )
 
     names = [name for name, _ in model.named_parameters()]
-    given = [tensor.detach().requires_grad_() for tensor in (input, *hx, *model.parameters())]
+    given = [tensor.detach().requires_grad_() for tensor in (input, *tree_leaves(hx), *model.parameters())]
     assert torch.autograd.gradcheck(states_of, given)
-    for which in (3, 4):  # either alone reaches every layer's weights
-        gradients = torch.autograd.grad(states_of(*given)[which].sum(), given[3:])
+    for states in states_of(*given)[-count:]:  # either alone reaches every layer's weights
+        gradients = torch.autograd.grad(states.sum(), given[1 + count :], retain_graph=True)
         assert all(gradient.any() for gradient in gradients)
 
 
@@ -136,22 +148,27 @@ def test_empty_and_small(cls, options, sizes):
     rnn = cls(3, 4, **options).eval()
     steps, batch = sizes
     input = torch.randn(*((batch, steps) if rnn.batch_first else sizes), 3)
-    output, state, (h, c) = rnn.states(input)
+    output, state, states = rnn.states(input)
     assert_same((output, state), rnn(input), rtol=0, atol=0)
-    assert h.shape == c.shape == (state[0].size(0), *input.shape[:2], 4)
+    for steps, last in zip(tree_leaves(states), tree_leaves(state), strict=True):
+        assert steps.shape == (last.size(0), *input.shape[:2], 4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_16_bit_types(cls, dtype):
-    """c_0 in float32 is carried exactly; c, like output, has the input's dtype."""
+    """c_0, or a GRU's h_0, in float32 is carried exactly; the states, like output, have the input's dtype."""
     rnn = cls(3, 4, 2, dtype=dtype)
-    input, (h0, c0), lengths, reset = arguments_of(rnn, dtype=dtype)
-    output, (h_n, c_n), (h, c) = rnn.states(input, (h0, c0.float()))
-    assert output.dtype == h.dtype == c.dtype == dtype and c_n.dtype == torch.float32
-    assert torch.equal(h[:, -1], h_n) and torch.equal(c[:, -1], c_n.to(dtype))
+    input, hx, _, _ = arguments_of(rnn, dtype=dtype)
+    *others, carried = tree_leaves(hx)
+    output, state, states = rnn.states(input, state_of((*others, carried.float())))
+    assert {tensor.dtype for tensor in (output, *tree_leaves(states))} == {dtype}
+    assert [part.dtype for part in tree_leaves(state)] == [dtype] * len(others) + [torch.float32]
+    assert_same(
+        tree_map(lambda steps: steps[:, -1], states), tree_map(lambda part: part.to(dtype), state), rtol=0, atol=0
+    )
     plain = cls(3, 4, 2)
     with torch.autocast("cpu", dtype):
-        assert plain.states(input.float())[2][1].dtype == dtype
+        assert tree_leaves(plain.states(input.float())[2])[-1].dtype == dtype
 
 
 def test_needs_no_gradients(cls):
@@ -160,15 +177,15 @@ def test_needs_no_gradients(cls):
     with torch.inference_mode():
         without = rnn.states(input)
     assert_same(without, rnn.states(input), rtol=0, atol=0)
-    assert not without[2][0].requires_grad
+    assert not any(steps.requires_grad for steps in tree_leaves(without))
 
 
 def test_by_vmap(cls):
     rnn = cls(3, 4, 2)
     inputs = torch.randn(6, 5, 3, 3)
-    _, _, (h, c) = torch.vmap(rnn.states)(inputs)
+    results = torch.vmap(rnn.states)(inputs)
     for index, input in enumerate(inputs):
-        torch.testing.assert_close((h[index], c[index]), rnn.states(input)[2])
+        assert_same(tree_map(lambda result, index=index: result[index], results), rnn.states(input))
 
 
 def test_errors_are_those_of_a_call():
@@ -270,7 +287,7 @@ def test_a_replica_of_data_parallel_has_its_parameters(cls):
 
 
 def test_recorded_by_fx(cls):
-    model, input = States(cls), torch.randn(5, 2, 3)
+    model, input = states_model(cls), torch.randn(5, 2, 3)
     traced = torch.fx.symbolic_trace(model)
     assert [node.kwargs for node in traced.graph.nodes if node.op == "call_module"] == [{"return_states": True}]
     assert_same(traced(input), model(input), rtol=0, atol=0)
