@@ -1,4 +1,4 @@
-"""lltm.LSTM, lltm.LSTMCell and lltm.convert_lstm beside nn.LSTM and nn.LSTMCell, in float64."""
+"""The layers and cells that take the place of torch.nn's, and the conversions between both, in float64."""
 
 import abc
 import copy
@@ -10,13 +10,22 @@ from unittest import mock
 import pytest
 import torch
 from lltm_testing.module_reference import assert_same, packed, random_state
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.utils._pytree import tree_leaves, tree_map
 
 import lltm
 
 pytestmark = pytest.mark.pytorch
+
+LAYERS = {"LSTM": (nn.LSTM, lltm.LSTM), "GRU": (nn.GRU, lltm.GRU)}
+CELLS = {"LSTMCell": (nn.LSTMCell, lltm.LSTMCell), "GRUCell": (nn.GRUCell, lltm.GRUCell)}
+each_layer = pytest.mark.parametrize("classes", LAYERS.values(), ids=LAYERS)
+each_cell = pytest.mark.parametrize("classes", CELLS.values(), ids=CELLS)
+each_kind = pytest.mark.parametrize(
+    ("layers", "cells"), list(zip(LAYERS.values(), CELLS.values(), strict=True)), ids=LAYERS
+)
 
 OPTIONS = [
     {},
@@ -27,97 +36,115 @@ OPTIONS = [
 each_options = pytest.mark.parametrize("options", OPTIONS, ids=str)
 
 
-def twins(*sizes, **options) -> tuple[nn.LSTM, lltm.LSTM]:
-    """With the same parameters."""
-    theirs, ours = nn.LSTM(*sizes, **options), lltm.LSTM(*sizes, **options)
-    assert ours.load_state_dict(theirs.state_dict()).missing_keys == []
-    return theirs, ours
+def twins(classes, *sizes, device="cpu", **options) -> list[nn.Module]:
+    """torch.nn's module and this package's, made after the same seed."""
+    modules = []
+    for cls in classes:
+        torch.manual_seed(3)
+        modules.append(cls(*sizes, **options).to(device))
+    return modules
 
 
-def gradients(results, leaves) -> tuple[torch.Tensor, ...]:
-    output, (h_n, c_n) = results
-    data = getattr(output, "data", output) if isinstance(output, nn.utils.rnn.PackedSequence) else output
-    return torch.autograd.grad((data.sin().sum() + h_n.square().sum() + c_n.cos().sum()), leaves)
+def floats(values) -> list[Tensor]:
+    """The tensors that have gradients; a pack has others, too."""
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor) and value.is_floating_point()]
 
 
+def assert_same_calls(modules, *arguments) -> None:
+    """The same results, and the same gradients of the arguments and the parameters."""
+    found = []
+    for module in modules:
+        given = tree_map(lambda value: value.clone() if isinstance(value, Tensor) else value, arguments)
+        leaves = [value.requires_grad_() for value in floats(given)] + list(module.parameters())
+        results = module(*given)
+        loss = sum((k * result).sin().sum() for k, result in enumerate(floats(results), 1))
+        found.append((results, torch.autograd.grad(loss, leaves)))
+    (results, gradients), (expected, expected_gradients) = reversed(found)
+    assert_same(results, expected, rtol=1e-12, atol=1e-12)
+    assert_same(gradients, expected_gradients, rtol=1e-11, atol=1e-11)
+
+
+@each_layer
 @each_options
-@pytest.mark.parametrize("kind", ["padded", "packed", "single"])
+@pytest.mark.parametrize("kind", ["padded", "sorted", "unsorted", "single"])
 @pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
-def test_results_and_gradients(device, options, kind, with_state):
+def test_results_and_gradients(device, classes, options, kind, with_state):
     # In training mode, because cuDNN has no backward in evaluation mode; so without dropout.
-    theirs, ours = (m.to(device) for m in twins(5, 7, **(options | {"dropout": 0.0}), dtype=torch.float64))
+    modules = twins(classes, 5, 7, **(options | {"dropout": 0.0}), device=device, dtype=torch.float64)
     batch_first = options.get("batch_first", False)
     input = torch.randn(6, 4, 5, dtype=torch.float64, device=device)
-    hx = random_state(ours, 4, dtype=torch.float64, device=device) if with_state else None
+    state = (random_state(modules[1], 4, dtype=torch.float64, device=device),) if with_state else ()
     if kind == "single":
-        input, hx = input[:, 0], None if hx is None else tuple(state[:, 0].contiguous() for state in hx)
+        input, state = input[:, 0], tree_map(lambda part: part[:, 0].contiguous(), state)
     elif batch_first:
         input = input.transpose(0, 1)
-    found, expected = [], []
-    for module, results in ((ours, found), (theirs, expected)):
-        leaf = input.detach().clone().requires_grad_()
-        options = {"batch_first": batch_first, "enforce_sorted": False}
-        given = packed(leaf, [6, 2, 5, 1], **options) if kind == "packed" else leaf
-        results.append(module(given, hx))
-        results.append(gradients(results[0], [leaf, *module.parameters()]))
-    assert_same(found[0], expected[0], rtol=1e-12, atol=1e-12)
-    assert_same(found[1], expected[1], rtol=1e-11, atol=1e-11)
+    if kind == "sorted":
+        input = packed(input, [6, 5, 2, 1], batch_first=batch_first)
+    elif kind == "unsorted":
+        input = packed(input, [6, 2, 5, 1], batch_first=batch_first, enforce_sorted=False)
+    assert_same_calls(modules, input, *state)
 
 
+@each_layer
 @each_options
-def test_parameters_and_repr(options):
-    torch.manual_seed(3)
-    theirs = nn.LSTM(5, 7, **options)
-    torch.manual_seed(3)
-    ours = lltm.LSTM(5, 7, **options)
+def test_parameters_and_repr(classes, options):
+    theirs, ours = twins(classes, 5, 7, **options)
     assert repr(ours) == repr(theirs)
     for (name, expected), (our_name, found) in zip(theirs.named_parameters(), ours.named_parameters(), strict=True):
         assert name == our_name and torch.equal(found, expected)
     assert [[p.shape for p in layer] for layer in ours.all_weights] == [
         [p.shape for p in layer] for layer in theirs.all_weights
     ]
-    theirs.load_state_dict(ours.state_dict())
+    for source, target in ((ours, theirs), (theirs, ours)):
+        target.load_state_dict(source.state_dict())
     assert ours.flatten_parameters() is None
 
 
-def test_dropout_after_the_same_seed():
-    theirs, ours = twins(5, 7, 3, dropout=0.5, dtype=torch.float64)
+@each_layer
+def test_dropout_after_the_same_seed(classes):
     input = torch.randn(6, 4, 5, dtype=torch.float64)
     results = []
-    for module in (theirs, ours):
+    for module in twins(classes, 5, 7, 3, dropout=0.5, dtype=torch.float64):
         torch.manual_seed(5)
         results.append(module(input))
     assert_same(*results, rtol=1e-12, atol=1e-12)
 
 
+@each_layer
 @each_options
-def test_lengths_are_those_of_a_pack(device, options):
-    theirs, ours = (m.to(device).eval() for m in twins(5, 7, **(options | {"batch_first": False}), dtype=torch.float64))
+def test_lengths_are_those_of_a_pack(device, classes, options):
+    options = options | {"batch_first": False, "dropout": 0.0}
+    theirs, ours = twins(classes, 5, 7, **options, device=device, dtype=torch.float64)
     input, lengths = torch.randn(6, 4, 5, dtype=torch.float64, device=device), [6, 2, 5, 1]
     output, state = theirs(packed(input, lengths, enforce_sorted=False))
-    expected = nn.utils.rnn.pad_packed_sequence(output)[0], state
+    expected = pad_packed_sequence(output)[0], state
     assert_same(ours(input, lengths=torch.tensor(lengths, device=device)), expected, rtol=1e-12, atol=1e-12)
 
 
+@each_cell
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("shape", [(3,), (2, 3)], ids=["single", "batch"])
 @pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
-def test_cell(device, bias, shape, with_state):
-    theirs = nn.LSTMCell(3, 4, bias, device=device, dtype=torch.float64)
-    ours = lltm.LSTMCell(3, 4, bias, device=device, dtype=torch.float64)
-    ours.load_state_dict(theirs.state_dict())
-    input = torch.randn(shape, device=device, dtype=torch.float64, requires_grad=True)
-    hx = torch.randn(2, *shape[:-1], 4, device=device, dtype=torch.float64).unbind() if with_state else None
-    results = [cell(input, hx) for cell in (ours, theirs)]
-    assert_same(*results, rtol=1e-12, atol=1e-12)
-    found, expected = (
-        torch.autograd.grad(h.sin().sum() + c.square().sum(), [input, *cell.parameters()])
-        for (h, c), cell in zip(results, (ours, theirs), strict=True)
-    )
-    assert_same(found, expected, rtol=1e-11, atol=1e-11)
+def test_cell(device, classes, bias, shape, with_state):
+    modules = twins(classes, 3, 4, bias, device=device, dtype=torch.float64)
+    input = torch.randn(shape, device=device, dtype=torch.float64)
+    state = tree_map(torch.randn_like, modules[0](input))
+    assert_same_calls(modules, input, *((state,) if with_state else ()))
 
 
-def module_inputs(theirs, ours):
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
+def test_a_cell_of_a_gru_is_scripted_and_compiled():
+    cell, input, state = lltm.GRUCell(3, 4), torch.randn(2, 3), torch.randn(2, 4)
+    for form in (torch.jit.script(cell), torch.compile(cell, fullgraph=True, backend="aot_eager")):
+        assert_same(form(input, state), cell(input, state), rtol=0, atol=0)
+
+
+def test_a_cell_of_a_gru_returns_h_in_the_dtype_of_hx():
+    cell, input = lltm.GRUCell(3, 4, dtype=torch.bfloat16), torch.randn(2, 3, dtype=torch.bfloat16)
+    assert cell(input).dtype == torch.bfloat16 and cell(input, torch.zeros(2, 4)).dtype == torch.float32
+
+
+def module_inputs(theirs):
     """PyTorch's own arguments of constructors and calls, but those with projections."""
     # The import would forbid the process's later tests to assign flags like torch.backends.cudnn.allow_tf32.
     with mock.patch("torch.backends.disable_global_flags"):
@@ -131,100 +158,127 @@ def module_inputs(theirs, ours):
                         yield training, case
 
 
-@pytest.mark.parametrize(("theirs", "ours"), [(nn.LSTM, lltm.LSTM), (nn.LSTMCell, lltm.LSTMCell)], ids=["LSTM", "Cell"])
-def test_inputs_of_pytorchs_own_tests(theirs, ours):
+@pytest.mark.parametrize("classes", (LAYERS | CELLS).values(), ids=LAYERS | CELLS)
+def test_inputs_of_pytorchs_own_tests(classes):
     pytest.importorskip("expecttest", reason="PyTorch's own tests need expecttest")
     count = 0
-    for training, case in module_inputs(theirs, ours):
+    for training, case in module_inputs(classes[0]):
         args, kwargs = case.constructor_input.args, case.constructor_input.kwargs
         if kwargs.get("dropout") and training:
             continue
-        modules = [cls(*args, **kwargs, dtype=torch.float64).train(training) for cls in (theirs, ours)]
-        modules[1].load_state_dict(modules[0].state_dict())
+        modules = twins(classes, *args, **kwargs, dtype=torch.float64)
         call = case.forward_input
-        results = [m(*copy.deepcopy(call.args), **copy.deepcopy(call.kwargs)) for m in modules]
+        results = [m.train(training)(*copy.deepcopy(call.args), **copy.deepcopy(call.kwargs)) for m in modules]
         assert_same(results[1], results[0], rtol=1e-11, atol=1e-11)
         count += 1
     assert count >= 4
 
 
-@pytest.mark.parametrize(
-    ("call", "kind", "message"),
-    [
-        (lambda c: c(torch.zeros(1, 2, 3)), ValueError, "Expected input to be 1D or 2D, got 3D"),
-        (lambda c: c(torch.zeros(2, 4)), RuntimeError, "must be equal to input_size. Expected 3, got 4"),
-        (lambda c: c(torch.zeros(2, 3), (torch.zeros(1, 2, 4),) * 2), ValueError, r"Expected hx\[0\] to be 1D or 2D"),
-        (
-            lambda c: c(torch.zeros(2, 3), (torch.zeros(2, 4), torch.zeros(2, 5))),
-            RuntimeError,
-            r"Expected hx\[1\] size",
-        ),
-        (lambda c: c(torch.zeros(2, 3), torch.zeros(2, 4)), TypeError, r"the pair \(h_0, c_0\), got one tensor"),
-        (lambda c: c(torch.zeros(2, 3), torch.zeros(2, 2, 4)), TypeError, r"the pair \(h_0, c_0\), got one tensor"),
-        (lambda c: c(torch.zeros(2, 3), 7), TypeError, r"the pair \(h_0, c_0\), got an object of type int"),
-        (lambda c: c(torch.zeros(2, 3), ()), RuntimeError, r"the pair \(h_0, c_0\), got \(\)"),
-        (
-            lambda c: c(torch.zeros(2, 3), [torch.zeros(2, 4)] * 3),
-            RuntimeError,
-            r"the pair \(h_0, c_0\), got \(Tensor, Tensor, Tensor\)",
-        ),
-    ],
-)
-def test_errors_of_the_cell(call, kind, message):
-    with pytest.raises(kind, match=message):
-        call(lltm.LSTMCell(3, 4))
+def state(*sizes) -> tuple[Tensor, Tensor]:
+    return torch.zeros(sizes), torch.zeros(sizes)
+
+
+ERRORS_OF_CELLS = {
+    "input of 3 dimensions": (torch.zeros(1, 2, 3), None, ValueError, "Expected input to be 1D or 2D, got 3D"),
+    "features": (torch.zeros(2, 4), None, RuntimeError, "must be equal to input_size. Expected 3, got 4"),
+    "hx of 3 dimensions": (
+        torch.zeros(2, 3),
+        state(1, 2, 4),
+        ValueError,
+        r"Expected (hx\[0\]|hidden) to be 1D or 2D, got 3D",
+    ),
+    "batch of hx": (torch.zeros(2, 3), state(3, 4), RuntimeError, r"(hx\[0\]|hidden) size \[2, 4\], got \[3, 4\]"),
+    "width of hx": (torch.zeros(2, 3), state(2, 5), RuntimeError, r"(hx\[0\]|hidden) size \[2, 4\], got \[2, 5\]"),
+}
+
+
+@each_cell
+@pytest.mark.parametrize(("input", "hx", "kind", "message"), ERRORS_OF_CELLS.values(), ids=ERRORS_OF_CELLS)
+def test_errors_of_the_cells(classes, input, hx, kind, message):
+    theirs, ours = (cls(3, 4) for cls in classes)
+    hx = tree_leaves(hx)[0] if isinstance(ours, lltm.GRUCell) else hx
+    with pytest.raises(kind, match=f"^{type(ours).__name__}: .*{message}"):
+        ours(input, hx)
     with pytest.raises(kind):
-        call(nn.LSTMCell(3, 4))
+        theirs(input, hx)
 
 
-def make_model() -> nn.Module:
-    model = nn.ModuleDict({"encoder": nn.LSTM(3, 4, 2, bidirectional=True), "cell": nn.LSTMCell(8, 5)})
+@pytest.mark.parametrize(
+    ("hx", "kind", "message"),
+    [
+        ((torch.zeros(2, 4), torch.zeros(2, 5)), RuntimeError, r"Expected hx\[1\] size"),
+        (torch.zeros(2, 4), TypeError, r"the pair \(h_0, c_0\), got one tensor"),
+        (torch.zeros(2, 2, 4), TypeError, r"the pair \(h_0, c_0\), got one tensor"),
+        (7, TypeError, r"the pair \(h_0, c_0\), got an object of type int"),
+        ((), RuntimeError, r"the pair \(h_0, c_0\), got \(\)"),
+        ([torch.zeros(2, 4)] * 3, RuntimeError, r"the pair \(h_0, c_0\), got \(Tensor, Tensor, Tensor\)"),
+    ],
+    ids=["width of cx", "one tensor", "stacked", "int", "nothing", "three"],
+)
+def test_errors_of_the_pair_of_an_lstm_cell(hx, kind, message):
+    with pytest.raises(kind, match=message):
+        lltm.LSTMCell(3, 4)(torch.zeros(2, 3), hx)
+    with pytest.raises(kind):
+        nn.LSTMCell(3, 4)(torch.zeros(2, 3), hx)
+
+
+@pytest.mark.parametrize("hx", [state(2, 4), 7], ids=["pair", "int"])
+def test_errors_of_the_state_of_a_gru_cell(hx):
+    message = f"^GRUCell: expected hx to be a tensor, got an object of type {type(hx).__name__}$"
+    with pytest.raises(TypeError, match=message):
+        lltm.GRUCell(3, 4)(torch.zeros(2, 3), hx)
+
+
+def make_model(layer, cell) -> nn.Module:
+    model = nn.ModuleDict({"encoder": layer(3, 4, 2, bidirectional=True), "cell": cell(8, 5)})
     model["again"] = model["encoder"]
     return model
 
 
-def run(model: nn.Module, input: torch.Tensor) -> torch.Tensor:
-    output, _ = model["encoder"](input)
-    h, c = model["cell"](output[-1])
-    return h.sin().sum() + c.sum()
-
-
-def test_convert_goes_on_with_the_optimizer(device):
-    theirs = make_model().to(device=device, dtype=torch.float64)
+@each_kind
+def test_convert_and_revert_go_on_with_the_optimizer(device, layers, cells):
+    theirs = make_model(layers[0], cells[0]).to(device=device, dtype=torch.float64)
     ours = copy.deepcopy(theirs)
     input = torch.randn(5, 2, 3, device=device, dtype=torch.float64)
     optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in (theirs, ours)]
-
-    def step(model, optimizer):
-        optimizer.zero_grad()
-        loss = run(model, input)
-        loss.backward()
-        optimizer.step()
-        return loss.detach()
-
-    for pair in zip((theirs, ours), optimizers, strict=True):
-        step(*pair)
-    calls = []
+    calls, parameters = [], list(ours.parameters())
     ours["encoder"].register_forward_hook(lambda *_: calls.append(1))
-    parameters, state = list(ours.parameters()), torch.get_rng_state()
-    assert lltm.convert_lstm(ours) is ours
-    assert type(ours["encoder"]) is lltm.LSTM is type(ours["again"]) and type(ours["cell"]) is lltm.LSTMCell
-    assert all(a is b for a, b in zip(ours.parameters(), parameters, strict=True))
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not {"_flat_weights", "_all_weights", "mode"} & set(ours["encoder"].__dict__)
-    for _ in range(2):
-        losses = [step(*pair) for pair in zip((theirs, ours), optimizers, strict=True)]
+    # Each twice: nothing is left to do.
+    for k, change in enumerate((lltm.revert, lltm.convert, lltm.convert, lltm.revert, lltm.revert)):
+        random_numbers = torch.get_rng_state()
+        assert change(ours) is ours and ours["again"] is ours["encoder"]
+        assert (type(ours["encoder"]), type(ours["cell"])) == tuple(c[change is lltm.convert] for c in (layers, cells))
+        assert all(a is b for a, b in zip(ours.parameters(), parameters, strict=True))
+        assert torch.equal(torch.get_rng_state(), random_numbers)
+        assert ours.state_dict().keys() == theirs.state_dict().keys()
+        losses = []
+        for model, optimizer in zip((theirs, ours), optimizers, strict=True):
+            optimizer.zero_grad()
+            losses.append(sum(h.sin().sum() for h in tree_leaves(model["cell"](model["encoder"](input)[0][-1]))))
+            losses[-1].backward()
+            optimizer.step()
         torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-12)
-    assert len(calls) == 2
-    assert ours.state_dict().keys() == theirs.state_dict().keys()
-    for twin in (copy.deepcopy(ours), pickle.loads(pickle.dumps(lltm.convert_lstm(make_model())))):
-        assert type(twin["encoder"]) is lltm.LSTM
-    lltm.convert_lstm(ours)  # again
+        assert len(calls) == k + 1
+        made = change(lltm.convert(make_model(layers[0], cells[0])))
+        for twin in (copy.deepcopy(ours), pickle.loads(pickle.dumps(made))):
+            assert type(twin["encoder"].float()) is type(ours["encoder"])
+        if change is lltm.convert:
+            assert not {"_flat_weights", "_all_weights", "mode"} & set(vars(ours["encoder"]))
+    for name, module in theirs.items():
+        assert repr(ours[name]) == repr(module) and vars(ours[name]).keys() == vars(module).keys()
+    encoder = ours["encoder"]
+    assert encoder._all_weights == theirs["encoder"]._all_weights and encoder.mode == theirs["encoder"].mode
+    weights = list(encoder.parameters())
+    assert all(a is b for a, b in zip(encoder._flat_weights, weights, strict=True))
+    assert all(a() is b for a, b in zip(encoder._flat_weight_refs, weights, strict=True))
 
 
-def test_convert_a_model_that_is_an_lstm():
-    rnn = nn.LSTM(3, 4)
-    assert lltm.convert_lstm(rnn) is rnn and type(rnn) is lltm.LSTM
+def test_convert_lstm_leaves_a_gru():
+    model = nn.ModuleList([nn.GRU(3, 4), nn.LSTM(3, 4), nn.GRUCell(3, 4), nn.LSTMCell(3, 4)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert lltm.convert_lstm(model) is model
+    assert [type(module) for module in model] == [nn.GRU, lltm.LSTM, nn.GRUCell, lltm.LSTMCell]
 
 
 class Subclass(nn.LSTM):
@@ -257,9 +311,6 @@ def test_what_convert_leaves_alone():
         lltm.convert_lstm(model)
     assert raised[0].filename == __file__
     assert {n: type(m) for n, m in model.items()} == types | {"plain": lltm.LSTM}
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        lltm.convert_lstm(nn.Sequential(nn.LSTM(3, 4), nn.GRU(3, 4), nn.Linear(3, 4)))
 
 
 def test_convert_says_what_it_did(capsys):
@@ -301,39 +352,6 @@ def test_convert_with_a_filter():
         lltm.convert(model, lambda module, name: name == "encoder")
 
 
-def test_revert_goes_on_with_the_optimizer(device):
-    theirs = make_model().to(device=device, dtype=torch.float64)
-    ours = lltm.convert(copy.deepcopy(theirs))
-    input = torch.randn(5, 2, 3, device=device, dtype=torch.float64)
-    optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in (theirs, ours)]
-    calls = []
-    ours["encoder"].register_forward_hook(lambda *_: calls.append(1))
-    parameters, random_numbers = list(ours.parameters()), torch.get_rng_state()
-    for is_reverted in (False, True):
-        if is_reverted:
-            assert lltm.revert(ours) is ours
-            assert torch.equal(torch.get_rng_state(), random_numbers)
-            assert all(a is b for a, b in zip(ours.parameters(), parameters, strict=True))
-        losses = []
-        for model, optimizer in zip((theirs, ours), optimizers, strict=True):
-            optimizer.zero_grad()
-            losses.append(run(model, input))
-            losses[-1].backward()
-            optimizer.step()
-        torch.testing.assert_close(*losses, rtol=1e-10, atol=1e-12)
-    assert len(calls) == 2
-    for name, module in theirs.items():
-        assert type(ours[name]) is type(module) and repr(ours[name]) == repr(module)
-        assert vars(ours[name]).keys() == vars(module).keys()
-    encoder = ours["encoder"]
-    assert encoder._all_weights == theirs["encoder"]._all_weights and encoder.mode == "LSTM"
-    weights = list(encoder.parameters())
-    assert all(a is b for a, b in zip(encoder._flat_weights, weights, strict=True))
-    assert all(a() is b for a, b in zip(encoder._flat_weight_refs, weights, strict=True))
-    twin = pickle.loads(pickle.dumps(make_model()))
-    assert type(lltm.revert(lltm.convert(twin))["encoder"].double().float()) is nn.LSTM
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*deprecated")
 def test_what_revert_leaves_alone(monkeypatch):
     replaced = lltm.LSTMCell(3, 4)
@@ -362,13 +380,14 @@ def test_what_revert_leaves_alone(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@each_layer
 @pytest.mark.parametrize("constrain", [nn.utils.weight_norm, lambda m, n: prune.l1_unstructured(m, n, 0.5)])
-def test_convert_keeps_hooks_that_compute_parameters(constrain):
-    rnn = nn.LSTM(3, 4)
+def test_convert_keeps_hooks_that_compute_parameters(classes, constrain):
+    rnn = classes[0](3, 4)
     constrain(rnn, "weight_hh_l0")
     input = torch.randn(5, 2, 3)
     expected = rnn(input)
-    lltm.convert_lstm(rnn)
+    lltm.convert(rnn)
     assert_same(rnn(input), expected)
     assert_same(rnn.states(input)[:2], expected)
     assert_same(lltm.revert(rnn)(input), expected)
@@ -388,48 +407,55 @@ def test_the_gradients_of_two_biases_are_two_tensors(device, make, compiled):
         assert of_input.shape == of_h.shape and torch.equal(of_input, of_h)
 
 
+@each_kind
 @each_options
-def test_to_torch(options):
-    ours = lltm.LSTM(3, 4, **options).eval()
+def test_to_torch(layers, cells, options):
+    ours = layers[1](3, 4, **options).eval()
     theirs = ours.to_torch()
-    assert type(theirs) is nn.LSTM and repr(theirs) == repr(ours) and not theirs.training
+    assert type(theirs) is layers[0] and repr(theirs) == repr(ours) and not theirs.training
     assert all(a is b for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
     input = torch.randn(5, 2, 3)
     assert_same(theirs(input), ours(input))
     with torch.no_grad():
         ours.weight_hh_l0.zero_()
     assert_same(theirs(input), ours(input))
-    cell = lltm.LSTMCell(3, 4)
-    assert type(cell.to_torch()) is nn.LSTMCell and cell.to_torch().weight_ih is cell.weight_ih
+    cell = cells[1](3, 4)
+    assert type(cell.to_torch()) is cells[0] and cell.to_torch().weight_ih is cell.weight_ih
 
 
-def test_conversions_while_torch_is_patched(monkeypatch):
+@each_kind
+def test_conversions_while_torch_is_patched(monkeypatch, layers, cells):
     """docs/lstm.md advises programs whose source stays as it is to patch torch.nn.LSTM."""
-    plain, cell = nn.LSTM, nn.LSTMCell
-    model = nn.ModuleDict({"rnn": plain(3, 4), "cell": cell(3, 4), "subclass": Subclass(3, 4)})
-    monkeypatch.setattr(nn, "LSTM", lltm.LSTM)
-    monkeypatch.setattr(nn, "LSTMCell", lltm.LSTMCell)
-    assert type(nn.LSTM(3, 4).to_torch()) is plain and type(nn.LSTMCell(3, 4).to_torch()) is cell
+    subclass = type("Subclass", layers[:1], {})
+    model = nn.ModuleDict({"rnn": layers[0](3, 4), "cell": cells[0](3, 4), "subclass": subclass(3, 4)})
+    for theirs, ours in (layers, cells):
+        monkeypatch.setattr(nn, theirs.__name__, ours)
+        assert type(getattr(nn, theirs.__name__)(3, 4).to_torch()) is theirs
     with pytest.warns(UserWarning, match="left as they are: subclass \\(of a subclass, Subclass\\)$"):
-        lltm.convert_lstm(model)
-    assert type(model["rnn"]) is lltm.LSTM and type(model["cell"]) is lltm.LSTMCell
+        lltm.convert(model)
+    assert type(model["rnn"]) is layers[1] and type(model["cell"]) is cells[1]
 
 
-def test_is_a_recurrent_layer_of_torch():
+@each_layer
+def test_is_a_recurrent_layer_of_torch(classes):
     """Initializers ask for nn.RNNBase, which says what mode it has. What it keeps of its weights is not there."""
-    rnn = lltm.LSTM(3, 4, 2)
-    assert isinstance(rnn, nn.RNNBase) and not isinstance(rnn, nn.LSTM) and rnn.mode == "LSTM"
-    assert isinstance(lltm.convert_lstm(nn.LSTM(3, 4)), nn.RNNBase) and not isinstance(lltm.LLTM(3, 4), nn.RNNBase)
+    theirs, ours = classes
+    rnn = ours(3, 4, 2)
+    assert isinstance(rnn, nn.RNNBase) and not isinstance(rnn, theirs) and rnn.mode == theirs.__name__
+    converted = theirs(3, 4)
+    assert lltm.convert(converted) is converted and type(converted) is ours
+    assert not isinstance(lltm.LLTM(3, 4), nn.RNNBase)
     assert not [name for name in vars(rnn) if "flat_weight" in name or "all_weights" in name]
     input = torch.randn(5, 2, 3)
     for twin in (copy.deepcopy(rnn), pickle.loads(pickle.dumps(rnn)), copy.deepcopy(rnn).double().float()):
         assert_same(twin(input), rnn(input), rtol=0, atol=0)
 
 
+@each_layer
 @pytest.mark.parametrize("assign", [False, True])
-def test_checkpoints_where_conversions_swap_parameters(assign):
-    """Under which nn.LSTM itself loads none: its weak references forbid it."""
-    theirs, ours = nn.LSTM(3, 4, 2), lltm.LSTM(3, 4, 2)
+def test_checkpoints_where_conversions_swap_parameters(classes, assign):
+    """Under which torch.nn's layer itself loads none: its weak references forbid it."""
+    theirs, ours = (cls(3, 4, 2) for cls in classes)
     torch.__future__.set_swap_module_params_on_conversion(True)
     try:
         ours.load_state_dict(theirs.state_dict(), assign=assign)
@@ -486,7 +512,7 @@ def test_subclasses_over_the_base_while_torch_is_patched(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
-@pytest.mark.parametrize("cls", [lltm.LSTM, lltm.LSTMCell])
+@pytest.mark.parametrize("cls", [lltm.LSTM, lltm.LSTMCell, lltm.GRU, lltm.GRUCell])
 @pytest.mark.parametrize(
     "constrain",
     [nn.utils.weight_norm, parametrizations.weight_norm, lambda m, n: prune.l1_unstructured(m, n, 0.5)],
@@ -494,7 +520,7 @@ def test_subclasses_over_the_base_while_torch_is_patched(monkeypatch):
 )
 def test_to_torch_needs_parameters(cls, constrain):
     module = cls(3, 4)
-    name = "weight_hh_l0" if cls is lltm.LSTM else "weight_hh"
+    name = "weight_hh" if "Cell" in cls.__name__ else "weight_hh_l0"
     constrain(module, name)
     expected = (
         rf"{cls.__name__}\.to_torch: {name} is no parameter, but computed .*remove_parametrizations, .*prune.remove"
@@ -503,27 +529,28 @@ def test_to_torch_needs_parameters(cls, constrain):
         module.to_torch()
 
 
+@each_kind
 @pytest.mark.parametrize("bias", [-3.0, 0.0, 3.0, 8.0])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_errors_of_long_sequences_are_no_larger_than_those_of_a_loop_of_cells(device, dtype, bias):
-    """Over 1,024 steps, with forget gates that are closed, half open and open, against float64. The second bias is
-    zero: the sum of both would be rounded."""
-    exact = nn.LSTM(8, 16, device=device, dtype=torch.float64)
+def test_errors_of_long_sequences_are_no_larger_than_those_of_a_loop_of_cells(device, layers, cells, dtype, bias):
+    """Over 1,024 steps, with forget or update gates that are closed, half open and open, against float64. The second
+    bias is zero: the sum of both would be rounded."""
+    exact = layers[0](8, 16, device=device, dtype=torch.float64)
     with torch.no_grad():
         exact.bias_ih_l0[16:32] += bias
         exact.bias_hh_l0.zero_()
-    ours = lltm.convert_lstm(copy.deepcopy(exact)).to(dtype)
+    ours = lltm.convert(copy.deepcopy(exact)).to(dtype)
     exact.load_state_dict(ours.state_dict())
-    cell = nn.LSTMCell(8, 16, device=device, dtype=dtype)
+    cell = cells[0](8, 16, device=device, dtype=dtype)
     cell.load_state_dict({name.removesuffix("_l0"): value for name, value in ours.state_dict().items()})
     input = torch.randn(1024, 32, 8, device=device).to(dtype)
     with torch.no_grad():
-        expected, (_, expected_c) = exact(input.double())
-        output, (_, c_n) = ours(input)
+        expected, found = exact(input.double()), ours(input)
         state, outputs = None, []
         for x in input:
             state = cell(x, state)
-            outputs.append(state[0])
-    for found, loop, want in ((output, torch.stack(outputs), expected), (c_n[0], state[1], expected_c[0])):
-        error, of_loop = ((t.double() - want).abs().mean() for t in (found, loop))
-        assert error <= 1.2 * of_loop + 1e-7
+            outputs.append(tree_leaves(state)[0])
+    loop = torch.stack(outputs), tree_map(lambda part: part[None], state)
+    for result, of_loop, want in zip(*map(tree_leaves, (found, loop, expected)), strict=True):
+        error, error_of_loop = ((t.double() - want).abs().mean() for t in (result, of_loop))
+        assert error <= 1.2 * error_of_loop + 1e-7
