@@ -1,7 +1,5 @@
 """Checkpoints of one kind of cell in a module of the other: load_state_dict raises, also with strict=False."""
 
-from functools import partial
-
 import pytest
 import torch
 from lltm_testing.reference import assert_identical
@@ -32,6 +30,7 @@ each_constraint = pytest.mark.parametrize("constrain", CONSTRAINTS.values(), ids
 LSTMS = [nn.LSTM, lltm.LSTM, nn.LSTMCell, lltm.LSTMCell]
 OTHERS = [nn.GRU, nn.GRUCell, nn.RNN]
 LLTMS = [lltm.LLTM, lltm.LLTMCell]
+OF_TORCH = [lltm.LSTM, lltm.LSTMCell, lltm.GRU, lltm.GRUCell]
 OF_LSTM = r"rnn\..*weight_[ih]h.* is a parameter of nn\.LSTM or another layer of torch\.nn, whose cell {} cannot"
 OF_LLTM = r"rnn\..*weights.* is a parameter of LLTM or LLTMCell, whose cell has three gates: {} cannot compute it"
 
@@ -57,7 +56,7 @@ def refuses(cls, other, message, constrain) -> None:
 @pytest.mark.parametrize(
     ("cls", "other", "message"),
     [(cls, other, OF_LSTM) for cls in LLTMS for other in LSTMS + OTHERS]
-    + [(cls, other, OF_LLTM) for cls in (lltm.LSTM, lltm.LSTMCell) for other in LLTMS],
+    + [(cls, other, OF_LLTM) for cls in OF_TORCH for other in LLTMS],
 )
 def test_of_the_other_kind(cls, other, message):
     refuses(cls, other, message, CONSTRAINTS["plain"])
@@ -77,7 +76,7 @@ def test_of_one_weight_of_a_later_layer():
 
 
 @each_constraint
-@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LLTMCell, lltm.LSTM, lltm.LSTMCell])
+@pytest.mark.parametrize("cls", LLTMS + OF_TORCH)
 def test_of_the_same_kind(cls, constrain):
     modules = [constrain_all(cls(3, 4), constrain) for _ in range(2)]
     load(*modules, strict=True)
@@ -101,17 +100,16 @@ def test_weights_of_a_subclass(strict):
     assert torch.equal(module.weights, source.weights) and torch.equal(module.weights_l0_g, source.weights_l0_g)
 
 
-@pytest.mark.parametrize("make", [partial(lltm.LLTM, 3, 4), partial(lltm.LSTM, 3, 4)], ids=["LLTM", "LSTM"])
-def test_other_keys_are_left_to_strict(make):
-    state = make().state_dict() | {"weights_of_words": torch.zeros(1), "my_weight_ih_l0": torch.zeros(1)}
-    assert len(make().load_state_dict(state, strict=False).unexpected_keys) == 2
+def test_other_keys_are_left_to_strict(cls):
+    state = cls(3, 4).state_dict() | {"weights_of_words": torch.zeros(1), "my_weight_ih_l0": torch.zeros(1)}
+    assert len(cls(3, 4).load_state_dict(state, strict=False).unexpected_keys) == 2
 
 
 @pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize("make", [lltm.LLTM, lltm.LLTMCell, lltm.LSTM, lltm.LSTMCell])
+@pytest.mark.parametrize("make", LLTMS + OF_TORCH)
 def test_a_stale_key_of_a_subclass_is_left_to_strict(make, strict):
     """It has the name of a weight of the other cell, but stands beside those of this one."""
-    stale = "weights" if make in (lltm.LSTM, lltm.LSTMCell) else "weight_ih"
+    stale = "weights" if make in OF_TORCH else "weight_ih"
     state, module = make(3, 4).state_dict() | {stale: torch.zeros(12, 7)}, make(3, 4)
     if strict:
         with pytest.raises(RuntimeError, match=f'Unexpected key\\(s\\) in state_dict: "{stale}"') as raised:
