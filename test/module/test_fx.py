@@ -5,7 +5,7 @@ import pickle
 
 import pytest
 import torch
-from lltm_testing.module_reference import random_state
+from lltm_testing.module_reference import CELLS, random_state
 from torch import nn
 from torch.ao.quantization import get_default_qconfig_mapping
 from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
@@ -40,6 +40,8 @@ class Steps(nn.Module):
         self.rnn = rnn
 
     def forward(self, x):
+        if isinstance(self.rnn, lltm.GRUCell):
+            return self.rnn(torch.ones(BATCH, 3), self.rnn(x))
         h, c = self.rnn(x)
         return self.rnn(torch.ones(BATCH, 3), (h, c))
 
@@ -80,7 +82,6 @@ def assert_traced(model, *arguments, copies=(copy.deepcopy, lambda model: pickle
     return traced
 
 
-@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM])
 @pytest.mark.parametrize("options", [{"num_layers": 2, "bidirectional": True}, {"batch_first": True}], ids=str)
 def test_layers(cls, options):
     model = layers(cls, **options)
@@ -93,7 +94,7 @@ def test_layers(cls, options):
         assert_equal(traced(*arguments[:count]), model(*arguments[:count]))
 
 
-@pytest.mark.parametrize("cls", [lltm.LLTMCell, lltm.LSTMCell])
+@pytest.mark.parametrize("cls", CELLS.values())
 def test_cells(cls):
     assert_traced(steps(cls))
 
@@ -152,7 +153,7 @@ def test_a_subclass():
     assert_traced(layers(Subclass))
 
 
-@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM, lltm.LLTMCell, lltm.LSTMCell, Subclass, nn.LSTM])
+@pytest.mark.parametrize("cls", [*CELLS, *CELLS.values(), Subclass, nn.LSTM])
 def test_what_is_no_call_of_a_module_raises(cls):
     """The module itself, and its forward, past the call that the tracer records."""
 
@@ -211,7 +212,7 @@ def test_constants_and_buffers(proxy_buffers):
     assert_equal(traced(x), model(x))
 
 
-@pytest.mark.parametrize("cls", [nn.LSTM, lltm.LLTM, lltm.LSTM])
+@pytest.mark.parametrize("cls", [nn.LSTM, *CELLS])
 def test_a_packed_sequence_raises(cls):
     """In the constructor of PackedSequence, as for nn.LSTM."""
 
