@@ -5,6 +5,6 @@ import pytest
 import lltm
 
 
-@pytest.fixture(scope="session", params=[lltm.LLTM, lltm.LSTM], ids=["LLTM", "LSTM"])
+@pytest.fixture(scope="session", params=[lltm.LLTM, lltm.LSTM, lltm.GRU], ids=["LLTM", "LSTM", "GRU"])
 def cls(request) -> type:
     return request.param

@@ -143,7 +143,6 @@ def test_the_parameters_of_an_lstm_are_hinted_at():
 @pytest.mark.parametrize(
     "input", [[torch.zeros(2, 3)], torch.zeros(5, 2, 3).numpy(), None], ids=lambda i: type(i).__name__
 )
-@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM])
 def test_an_input_that_is_no_tensor(cls, input):
     message = f"^{cls.__name__}: input should be a tensor or a PackedSequence, got an object of type "
     with pytest.raises(TypeError, match=message + type(input).__name__ + "$"):
