@@ -155,7 +155,7 @@ def refuse_to_export(layer: str) -> None:
     onnx = sys.modules.get("torch.onnx")
     to_onnx = torch.jit.is_tracing() and onnx is not None and onnx.is_in_onnx_export()
     if to_onnx or (torch.compiler.is_exporting() and not torch.compiler.is_dynamo_compiling()):
-        advice = ", or export lltm.revert(model)" if to_onnx and layer == "LSTM" else ""
+        advice = ", or export lltm.revert(model)" if to_onnx and layer != "LLTM" else ""
         raise RuntimeError(f"{layer}: a PackedSequence cannot be exported: pass a padded input and lengths{advice}")
 
 

@@ -476,7 +476,7 @@ class Calls(torch.nn.Module):
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning", "ignore::UserWarning")
 def test_what_torchscript_does_not_export_is_named(tmp_path):
     x, lengths, path = torch.randn(5, 2, 3), torch.tensor([5, 3]), str(tmp_path / "model.onnx")
-    ours = lltm.LSTM(3, 4)
+    ours, gru = lltm.LSTM(3, 4), lltm.GRU(3, 4)
     no_resets = "lltm::lstm: ONNX's LSTM has no resets; export with lltm.decompositions\\(\\)$"
     cases = [
         (Calls(ours, lambda rnn, x: rnn(x, reset=x[..., 0] > 0)[0]), (x,), NotImplementedError, no_resets),
@@ -518,9 +518,11 @@ def test_what_torchscript_does_not_export_is_named(tmp_path):
         ),
         (lltm.LLTMCell(3, 4), (x[0],), NotImplementedError, "^lltm::forward has no translation in torch.onnx.export"),
         (Packs(ours), (x, lengths), RuntimeError, "^LSTM: a PackedSequence cannot .* lengths, or export lltm.revert"),
+        (Packs(gru), (x, lengths), RuntimeError, "^GRU: a PackedSequence cannot .* lengths, or export lltm.revert"),
         (Packs(lltm.LLTM(3, 4)), (x, lengths), RuntimeError, "^LLTM: a PackedSequence cannot be .* and lengths$"),
     ]
     for model, inputs, kind, message in cases:
         with pytest.raises(kind, match=message):
             torch.onnx.export(model.eval(), inputs, path, dynamo=False)
-    torch.onnx.export(Packs(lltm.revert(ours)), (x, lengths), path, dynamo=False)
+    for layer in (ours, gru):
+        torch.onnx.export(Packs(lltm.revert(layer)), (x, lengths), path, dynamo=False)
