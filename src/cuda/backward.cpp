@@ -176,12 +176,12 @@ OptionalGradients<5> backward(const BackwardArguments& arguments, std::array<boo
   const DeviceFacts facts = device.facts();
   const BackwardChoice choice =
       plan_backward(facts,
-                    {.arithmetic = arithmetic_of(input.scalar_type(), CellType::kLltm),
-                     .batch = sizes.batch,
-                     .input_features = sizes.input_features,
-                     .state_size = sizes.state_size,
-                     .vector_rows = is_describable(input) && is_describable(old_h) &&
-                                    are_describable_halves(weights)});
+                    {{.arithmetic = arithmetic_of(input.scalar_type(), CellType::kLltm),
+                      .batch = sizes.batch,
+                      .input_features = sizes.input_features,
+                      .state_size = sizes.state_size},
+                     /*vector_rows=*/is_describable(input) && is_describable(old_h) &&
+                         are_describable_halves(weights)});
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },

@@ -95,13 +95,13 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
       (d_h0.defined() && !has_rows(weight_hh))) {
     return false;
   }
-  const BackwardShape shape{.arithmetic = Arithmetic::kFloat32,
-                            .batch = input.size(0),
-                            .input_features = input.size(1),
-                            .state_size = weight_hh.size(1),
-                            .cell = sequence.cell.type,
-                            .vector_rows = is_describable(weight_ih) && is_describable(weight_hh),
-                            .forms_d_old_h = d_h0.defined()};
+  const BackwardShape shape{{.cell = sequence.cell.type,
+                             .arithmetic = Arithmetic::kFloat32,
+                             .batch = input.size(0),
+                             .input_features = input.size(1),
+                             .state_size = weight_hh.size(1)},
+                            /*vector_rows=*/is_describable(weight_ih) && is_describable(weight_hh),
+                            /*forms_d_old_h=*/d_h0.defined()};
   const auto [candidate, estimate] = plan_backward(facts, shape);
   if (candidate->group != Group::kHopper) {
     return false;
@@ -147,14 +147,14 @@ bool run_float32_side(std::optional<Arithmetic> arithmetic,
       !has_rows(weights) || !is_describable(d_gates)) {
     return false;
   }
-  const BackwardShape shape{.arithmetic = Arithmetic::kFloat32,
-                            .batch = d_gates.size(0),
-                            .input_features = 0,
-                            .state_size = weights.size(1),
-                            .cell = sequence.cell.type,
-                            .vector_rows = is_describable(weights),
-                            .forms_d_old_h = forms_d_operand,
-                            .columns = d_gates.size(1)};
+  const BackwardShape shape{{.cell = sequence.cell.type,
+                             .arithmetic = Arithmetic::kFloat32,
+                             .batch = d_gates.size(0),
+                             .input_features = 0,
+                             .state_size = weights.size(1),
+                             .columns = d_gates.size(1)},
+                            /*vector_rows=*/is_describable(weights),
+                            forms_d_operand};
   const auto [candidate, estimate] = plan_backward(facts, shape);
   if (candidate->group != Group::kHopper) {
     return false;

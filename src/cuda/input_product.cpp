@@ -77,7 +77,7 @@ bool compute_input_product(const Tensor& z_x,
   const auto dtype = input.scalar_type();
   const DeviceFacts& facts = device.facts();
   const InputProductPlan plan = plan_input_product({.arithmetic = arithmetic,
-                                                    .rows = input.size(0) * input.size(1),
+                                                    .batch = input.size(0) * input.size(1),
                                                     .input_features = input.size(2),
                                                     .state_size = arguments.weight_hh.size(1),
                                                     .columns = z_x.size(2)},

@@ -111,14 +111,14 @@ BackwardChoice plan_one_step_backward(std::optional<Arithmetic> arithmetic,
   const RecurrentArguments& sequence = arguments.sequence;
   return plan_backward(
       facts,
-      {.arithmetic = arithmetic,
-       .batch = arguments.gates.size(1),
-       .input_features = sequence.input.size(2),
-       .state_size = arguments.output.size(2),
-       .cell = sequence.cell.type,
-       .vector_rows = is_describable(sequence.input) &&
-                      (!is_given(sequence.h0) || is_describable(*sequence.h0)) &&
-                      is_describable(sequence.weight_ih) && is_describable(sequence.weight_hh)});
+      {{.cell = sequence.cell.type,
+        .arithmetic = arithmetic,
+        .batch = arguments.gates.size(1),
+        .input_features = sequence.input.size(2),
+        .state_size = arguments.output.size(2)},
+       /*vector_rows=*/is_describable(sequence.input) &&
+           (!is_given(sequence.h0) || is_describable(*sequence.h0)) &&
+           is_describable(sequence.weight_ih) && is_describable(sequence.weight_hh)});
 }
 
 void run_one_step_backward(const BackwardChoice& choice,

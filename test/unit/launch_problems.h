@@ -100,11 +100,11 @@ inline BackwardProblem random_products_of_lstm(Random& random, bool vectors, int
 
 /// For a random_problem() with or without `vectors`.
 inline BackwardShape shape_of(Arithmetic arithmetic, const BackwardProblem& p, bool vectors) {
-  return {.arithmetic = arithmetic,
-          .batch = p.batch,
-          .input_features = p.input_features,
-          .state_size = p.state_size,
-          .vector_rows = vectors};
+  return {{.arithmetic = arithmetic,
+           .batch = p.batch,
+           .input_features = p.input_features,
+           .state_size = p.state_size},
+          vectors};
 }
 
 /// The hopper candidates that support this shape.
@@ -192,12 +192,12 @@ inline void pack(ForwardProblem& p, const ForwardPlan& plan) {
 inline ForwardShape shape_of(Arithmetic arithmetic,
                              const StepProblem& step,
                              CellType cell = CellType::kLltm) {
-  return {.arithmetic = arithmetic,
-          .batch = step.batch,
-          .input_features = step.input_features,
-          .state_size = step.state_size,
-          .is_step = true,
-          .cell = cell};
+  return {{.cell = cell,
+           .arithmetic = arithmetic,
+           .batch = step.batch,
+           .input_features = step.input_features,
+           .state_size = step.state_size},
+          /*is_step=*/true};
 }
 
 }  // namespace lltm::cuda

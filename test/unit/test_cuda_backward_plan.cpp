@@ -27,12 +27,12 @@ BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
                        int64_t input_features,
                        int64_t state_size) {
   const int size = arithmetic ? element_size(*arithmetic) : 8;
-  return {.arithmetic = arithmetic,
-          .batch = batch,
-          .input_features = input_features,
-          .state_size = state_size,
-          .vector_rows = Matrix{nullptr, input_features}.starts_at_vectors(size) &&
-                         Matrix{nullptr, state_size}.starts_at_vectors(size)};
+  return {{.arithmetic = arithmetic,
+           .batch = batch,
+           .input_features = input_features,
+           .state_size = state_size},
+          /*vector_rows=*/Matrix{nullptr, input_features}.starts_at_vectors(size) &&
+              Matrix{nullptr, state_size}.starts_at_vectors(size)};
 }
 
 /// Log-uniform sizes: two in five are arbitrary, the others multiples of eight.

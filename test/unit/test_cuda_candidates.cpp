@@ -70,10 +70,10 @@ TEST(Selection, TakesRanksFromOneToEight) {
 }
 
 ForwardShape half_shape(int64_t batch, int64_t input_features, int64_t state_size) {
-  return {.arithmetic = Arithmetic::kBFloat16,
-          .batch = batch,
-          .input_features = input_features,
-          .state_size = state_size};
+  return {{.arithmetic = Arithmetic::kBFloat16,
+           .batch = batch,
+           .input_features = input_features,
+           .state_size = state_size}};
 }
 
 TEST(Ranks, AreTakenOrAnotherCandidateIs) {
@@ -114,7 +114,7 @@ TEST(Ranks, AreNotForCandidatesWithoutThem) {
   EXPECT_EQ(forward("forward_wgmma_128x32_pairs", 2), "forward_tiles_16x8") << "ranks are pairs";
   EXPECT_EQ(forward("forward_library", 1), "forward_tiles_16x8");
   const BackwardShape backward{
-      .arithmetic = Arithmetic::kBFloat16, .batch = 64, .input_features = 512, .state_size = 512};
+      {.arithmetic = Arithmetic::kBFloat16, .batch = 64, .input_features = 512, .state_size = 512}};
   for (const BackwardCandidate& candidate : candidates<BackwardShape>()) {
     EXPECT_EQ(choose(backward, kH200, {.name = candidate.name, .ranks = 2}).candidate->name,
               "backward_tiles");
@@ -231,12 +231,12 @@ TEST(ContiguousEstimates, AreThoseOfTheBackwardsPlans) {
     for (size_t i = 0; i < problems.size(); ++i) {
       const auto& [arithmetic, batch, input, state, ranks] = problems[i];
       const int size = element_size(static_cast<Arithmetic>(arithmetic));
-      const BackwardShape shape{.arithmetic = static_cast<Arithmetic>(arithmetic),
-                                .batch = batch,
-                                .input_features = input,
-                                .state_size = state,
-                                .vector_rows = Matrix{nullptr, input}.starts_at_vectors(size) &&
-                                               Matrix{nullptr, state}.starts_at_vectors(size)};
+      const BackwardShape shape{{.arithmetic = static_cast<Arithmetic>(arithmetic),
+                                 .batch = batch,
+                                 .input_features = input,
+                                 .state_size = state},
+                                /*vector_rows=*/Matrix{nullptr, input}.starts_at_vectors(size) &&
+                                    Matrix{nullptr, state}.starts_at_vectors(size)};
       ASSERT_EQ(found[i], choose(shape, device).estimate.us);
     }
   }

@@ -153,13 +153,13 @@ class Cards : public testing::TestWithParam<Card> {
 };
 
 void Cards::run_recurrence() {
-  RecurrenceShape shape{.cell = random_cell_of_all(),
-                        .arithmetic = random_arithmetic(),
-                        .steps = random_.log_uniform(1, 1e6),
-                        .batch = random_.log_uniform(1, 1e5),
-                        .input_features = random_.log_uniform(1, 300),
-                        .state_size = random_.log_uniform(1, 600),
-                        .backward = random_.below(2) == 0};
+  RecurrenceShape shape{{.cell = random_cell_of_all(),
+                         .arithmetic = random_arithmetic(),
+                         .steps = random_.log_uniform(1, 1e6),
+                         .batch = random_.log_uniform(1, 1e5),
+                         .input_features = random_.log_uniform(1, 300),
+                         .state_size = random_.log_uniform(1, 600)},
+                        /*backward=*/random_.below(2) == 0};
   shape.in_pairs = shape.state_size % 2 == 0;
   shape.input_in_pairs = shape.input_features % 2 == 0;
   const RecurrenceCandidate* const of = choose_recurrence(
@@ -242,18 +242,18 @@ void Cards::run_across_grid(const RecurrenceShape& shape) {
 }
 
 void Cards::run_input_product() {
-  const InputProductShape shape{.arithmetic = random_arithmetic(),
-                                .rows = random_.log_uniform(1, 1e6),
-                                .input_features = random_.log_uniform(1, 2500),
-                                .state_size = random_.log_uniform(1, 1000),
-                                .columns = 4 * random_.log_uniform(1, 1000)};
+  const CommonShape shape{.arithmetic = random_arithmetic(),
+                          .batch = random_.log_uniform(1, 1e6),
+                          .input_features = random_.log_uniform(1, 2500),
+                          .state_size = random_.log_uniform(1, 1000),
+                          .columns = 4 * random_.log_uniform(1, 1000)};
   const InputProductPlan plan = plan_input_product(shape, facts_);
   if (plan.kernel == InputProductKernel::kSmall) {
     expect_fits("input_product", [&] {
-      return with_arithmetic(shape.arithmetic, [&]<Arithmetic kArithmetic>() {
+      return with_arithmetic(*shape.arithmetic, [&]<Arithmetic kArithmetic>() {
         InputProductProblem<TensorElement<kArithmetic>> problem{};
         problem.steps = 1;
-        problem.rows = shape.rows;
+        problem.rows = shape.batch;
         problem.input_features = shape.input_features;
         problem.columns = shape.columns;
         return launch_input_product(problem, nullptr);
@@ -261,7 +261,7 @@ void Cards::run_input_product() {
     });
   } else if (plan.kernel == InputProductKernel::kWgmmaFloat32) {
     const int64_t stride = packed_stride(shape.input_features, sizeof(float));
-    const Float32InputProduct problem{.rows = shape.rows,
+    const Float32InputProduct problem{.rows = shape.batch,
                                       .input_features = shape.input_features,
                                       .columns = shape.columns,
                                       .input = {memory(0), stride},
@@ -312,8 +312,11 @@ void Cards::run_step_backward() {
   const Arithmetic arithmetic = random_arithmetic();
   const CellType cell = random_cell();
   const int64_t state_size = random_.log_uniform(1, 5000), steps = random_.log_uniform(1, 1000);
-  const SequenceGradientShape shape{
-      arithmetic, steps, random_.log_uniform(1, 1e5), state_size, gates_of(cell) * state_size};
+  const SequenceGradientShape shape{{.cell = cell,
+                                     .arithmetic = arithmetic,
+                                     .steps = steps,
+                                     .batch = random_.log_uniform(1, 1e5),
+                                     .state_size = state_size}};
   const auto [candidate, estimate] =
       choose(shape, facts_, random_selection<SequenceGradientShape>());
   if (candidate->group == Group::kLibrary) {
@@ -326,12 +329,12 @@ void Cards::run_step_backward() {
     return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
       SequenceGradientsParams<TensorElement<kArithmetic>> params{};
       params.steps = steps;
-      params.rows = shape.rows;
+      params.rows = shape.batch;
       params.state_size = state_size;
       params.last_t = random_.below(steps);
-      const Matrix weights{memory(0), packed_stride(hopper ? shape.gates : state_size, size)};
+      const Matrix weights{memory(0), packed_stride(hopper ? shape.gates() : state_size, size)};
       params.d_gates = reinterpret_cast<TensorElement<kArithmetic>*>(memory(1));
-      params.d_gates_stride = packed_stride(shape.gates, size);
+      params.d_gates_stride = packed_stride(shape.gates(), size);
       if (!hopper) {
         return launch_sequence_gradient_tiles<kArithmetic>(params, weights, tile, ranks, nullptr);
       }

@@ -24,10 +24,10 @@ ForwardShape shape_of(Arithmetic arithmetic,
                       int64_t batch,
                       int64_t input_features,
                       int64_t state_size) {
-  ForwardShape shape{.arithmetic = arithmetic,
-                     .batch = batch,
-                     .input_features = input_features,
-                     .state_size = state_size};
+  ForwardShape shape{{.arithmetic = arithmetic,
+                      .batch = batch,
+                      .input_features = input_features,
+                      .state_size = state_size}};
   const int size = element_size(arithmetic);
   shape.weights_in_lines = shape.width() * size % 16 != 0 || shape.width() * size % 128 == 0;
   for (const auto& [rows, columns] : {std::pair{batch, input_features},
@@ -269,11 +269,9 @@ TEST(Model, AddsWhatPackingTakes) {
 // With few rows, the blocks of two steps share a multiprocessor, and input is multiplied ahead.
 TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
   const auto name = [](Arithmetic arithmetic, int64_t batch, int64_t size) {
-    const ForwardShape step{.arithmetic = arithmetic,
-                            .batch = batch,
-                            .input_features = size,
-                            .state_size = size,
-                            .is_step = true};
+    const ForwardShape step{
+        {.arithmetic = arithmetic, .batch = batch, .input_features = size, .state_size = size},
+        /*is_step=*/true};
     return choose(step, kH200).candidate->name;
   };
   EXPECT_EQ(name(Arithmetic::kBFloat16, 32, 512), "forward_wgmma_64x8");
@@ -284,11 +282,9 @@ TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
 
 TEST(Model, LeavesStepsOfAFewRowsIn16BitsToOthers) {
   for (const Arithmetic arithmetic : kArithmetics) {
-    const ForwardShape step{.arithmetic = arithmetic,
-                            .batch = 1,
-                            .input_features = 512,
-                            .state_size = 512,
-                            .is_step = true};
+    const ForwardShape step{
+        {.arithmetic = arithmetic, .batch = 1, .input_features = 512, .state_size = 512},
+        /*is_step=*/true};
     EXPECT_EQ(choose(step, kH200, {.group = Group::kFewRows}).candidate->group,
               is_float(arithmetic) ? Group::kFewRows : Group::kTiles);
   }
@@ -297,11 +293,9 @@ TEST(Model, LeavesStepsOfAFewRowsIn16BitsToOthers) {
 // What is multiplied while the previous step runs costs little.
 TEST(Model, MultipliesTheInputOfStepsAhead) {
   const auto time = [](Arithmetic arithmetic, int64_t input_features) {
-    const ForwardShape step{.arithmetic = arithmetic,
-                            .batch = 64,
-                            .input_features = input_features,
-                            .state_size = 64,
-                            .is_step = true};
+    const ForwardShape step{
+        {.arithmetic = arithmetic, .batch = 64, .input_features = input_features, .state_size = 64},
+        /*is_step=*/true};
     return choose(step, kH200, {.group = Group::kHopper}).estimate.us;
   };
   for (const Arithmetic arithmetic : {Arithmetic::kFloat32, Arithmetic::kBFloat16}) {

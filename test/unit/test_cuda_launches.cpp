@@ -120,7 +120,11 @@ void expect_steps_launched(Group group) {
     params.last_t = random.below(steps);
     const int64_t gates = Cell::kGates * params.state_size;
     const auto [candidate, estimate] =
-        choose(SequenceGradientShape{kArithmetic, steps, params.rows, params.state_size, gates},
+        choose(SequenceGradientShape{{.arithmetic = kArithmetic,
+                                      .steps = steps,
+                                      .batch = params.rows,
+                                      .state_size = params.state_size,
+                                      .columns = gates}},
                kH200,
                {.group = group});
     fake_cuda() = {};

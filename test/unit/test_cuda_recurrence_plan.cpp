@@ -27,13 +27,13 @@ RecurrenceShape shape_of(int64_t steps,
                          bool backward = false,
                          Arithmetic arithmetic = Arithmetic::kFloat32,
                          CellType cell = CellType::kLltm) {
-  return {.cell = cell,
-          .arithmetic = arithmetic,
-          .steps = steps,
-          .batch = rows,
-          .input_features = state_size,
-          .state_size = state_size,
-          .backward = backward};
+  return {{.cell = cell,
+           .arithmetic = arithmetic,
+           .steps = steps,
+           .batch = rows,
+           .input_features = state_size,
+           .state_size = state_size},
+          backward};
 }
 
 std::string why_no_block(const RecurrenceShape& shape, const DeviceFacts& device) {
@@ -282,13 +282,11 @@ TEST(RecurrencePlan, RunsSomeOfTheRowsAtATime) {
 }
 
 TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
-  RecurrenceShape many{.cell = CellType::kLltm,
-                       .arithmetic = Arithmetic::kBFloat16,
-                       .steps = 64,
-                       .batch = 4096,
-                       .input_features = 128,
-                       .state_size = 128,
-                       .backward = false};
+  RecurrenceShape many{{.arithmetic = Arithmetic::kBFloat16,
+                        .steps = 64,
+                        .batch = 4096,
+                        .input_features = 128,
+                        .state_size = 128}};
   const auto chosen = [](const RecurrenceShape& shape) {
     return choose_recurrence(shape, kH200, {}, kNever);
   };
@@ -338,8 +336,11 @@ TEST(RecurrencePlan, MultipliesTheInputOfSmallStatesInside) {
 
 TEST(RecurrencePlan, HidesThePrologueBehindASmallProduct) {
   const auto is_small = [](int64_t rows, int64_t input_features, int64_t state_size) {
-    const InputProductPlan plan = plan_input_product(
-        {Arithmetic::kFloat32, rows, input_features, state_size, 3 * state_size}, kA100);
+    const InputProductPlan plan = plan_input_product({.arithmetic = Arithmetic::kFloat32,
+                                                      .batch = rows,
+                                                      .input_features = input_features,
+                                                      .state_size = state_size},
+                                                     kA100);
     return plan.kernel == InputProductKernel::kSmall;
   };
   EXPECT_TRUE(is_small(100, 32, 32));
@@ -363,7 +364,10 @@ TEST(RecurrencePlan, MultipliesLargeInputsInFloat32ByThreeTf32Products) {
                        int64_t state_size,
                        Arithmetic arithmetic = Arithmetic::kFloat32,
                        const DeviceFacts& device = kH200) {
-    return plan_input_product({arithmetic, rows, input_features, state_size, 3 * state_size},
+    return plan_input_product({.arithmetic = arithmetic,
+                               .batch = rows,
+                               .input_features = input_features,
+                               .state_size = state_size},
                               device);
   };
   EXPECT_EQ(plan(8192, 512, 512).kernel, InputProductKernel::kWgmmaFloat32);

@@ -23,7 +23,11 @@ SequenceGradientShape shape_of(std::optional<Arithmetic> arithmetic,
                                int64_t rows,
                                int64_t state_size,
                                int64_t gates = 3) {
-  return {arithmetic, /*steps=*/100, rows, state_size, gates * state_size};
+  return {{.arithmetic = arithmetic,
+           .steps = 100,
+           .batch = rows,
+           .state_size = state_size,
+           .columns = gates * state_size}};
 }
 
 SequenceGradientChoice choose(std::optional<Arithmetic> arithmetic,

@@ -2,42 +2,28 @@
 // least estimated time. Plain host code that queries no device.
 #pragma once
 
-#include "../../cell/with_cell.h"
 #include "../problem.h"
-#include "../scheduler/gradient_plan.h"
 #include "choice.h"
 #include "facts.h"
+#include "shape.h"
 
 #include <cstdint>
-#include <optional>
 #include <span>
 
 namespace lltm::cuda {
 
 /// What the candidates know of a problem.
-struct BackwardShape {
+struct BackwardShape : CommonShape {
   using Tile = TileShape;
   struct Times {};  // the tiles are chosen with a plan, and have theirs in costs.h
 
-  std::optional<Arithmetic> arithmetic;  // none for float64
-  int64_t batch, input_features, state_size;
-  CellType cell = CellType::kLltm;
   // Whether TMA can describe input, old_h, both column ranges of weights, and contiguous rows of
   // state_size elements in place.
   bool vector_rows = true;
   // If false, only the products for d_weights and d_input: those of all steps of a sequence.
   bool forms_d_old_h = true;
-  // The columns of d_gates, if not those of the cell.
-  int64_t columns = 0;
 
   bool operator==(const BackwardShape&) const = default;
-  int64_t width() const { return state_size + input_features; }
-  int64_t gates() const { return columns > 0 ? columns : gates_of(cell) * state_size; }
-  int element_bytes() const { return arithmetic ? element_size(*arithmetic) : 8; }
-  /// The size of weights, and of d_weights.
-  double weights_bytes() const { return static_cast<double>(gates() * width()) * element_bytes(); }
-  /// Chunks of K. Not for float64.
-  int64_t chunks(int64_t k) const { return ceil_div(k, chunk_columns(*arithmetic)); }
   /// Tiles across the columns of [h | x]. No tile contains columns of both.
   int64_t column_tiles(int64_t columns) const {
     return ceil_div(state_size, columns) + ceil_div(input_features, columns);

@@ -88,22 +88,21 @@ ForwardShape shape_for(const ContiguousProblem& of, CellType cell, bool is_step)
 template <>
 BackwardShape shape_for(const ContiguousProblem& of, CellType, bool) {
   const int size = element_size(arithmetic_of(of));
-  return {.arithmetic = arithmetic_of(of),
-          .batch = of.batch,
-          .input_features = of.input_features,
-          .state_size = of.state_size,
-          .vector_rows = contiguous(of.input_features).starts_at_vectors(size) &&
-                         contiguous(of.state_size).starts_at_vectors(size)};
+  return {{.arithmetic = arithmetic_of(of),
+           .batch = of.batch,
+           .input_features = of.input_features,
+           .state_size = of.state_size},
+          /*vector_rows=*/contiguous(of.input_features).starts_at_vectors(size) &&
+              contiguous(of.state_size).starts_at_vectors(size)};
 }
 
 template <>
 SequenceGradientShape shape_for(const ContiguousProblem& of, CellType, bool) {
   // As many steps as tools/tune measures.
-  return {.arithmetic = arithmetic_of(of),
-          .steps = 24,
-          .rows = of.batch,
-          .state_size = of.state_size,
-          .gates = 3 * of.state_size};
+  return {{.arithmetic = arithmetic_of(of),
+           .steps = 24,
+           .batch = of.batch,
+           .state_size = of.state_size}};
 }
 
 template <typename Shape>

@@ -13,16 +13,12 @@ namespace {
 
 // The bytes of gates, new_h and new_cell, which are written, and of old_cell, which is read.
 double state_traffic(const ForwardShape& shape) {
-  return static_cast<double>(shape.batch * shape.state_size) * 6 * element_size(shape.arithmetic);
+  return static_cast<double>(shape.batch * shape.state_size) * 6 * shape.element_bytes();
 }
 
 double multiplications(const ForwardShape& shape, int64_t tile_rows) {
   return static_cast<double>(ceil_div(shape.batch, tile_rows) * tile_rows) *
          static_cast<double>(shape.gates()) * static_cast<double>(shape.width());
-}
-
-double weights_bytes(const ForwardShape& shape) {
-  return static_cast<double>(shape.gates() * shape.width()) * element_size(shape.arithmetic);
 }
 
 // The additional time of a block that writes rows that start anywhere. For 64 rows it takes `block`
@@ -31,7 +27,7 @@ double unaligned_end(const ForwardCandidate& of,
                      const ForwardShape& shape,
                      double block,
                      double column) {
-  if (shape.state_size * element_size(shape.arithmetic) % 16 == 0) {
+  if (shape.state_size * shape.element_bytes() % 16 == 0) {
     return 0;
   }
   const auto rows = static_cast<double>(std::min<int64_t>(of.tile.rows, shape.batch));
@@ -48,14 +44,14 @@ Estimate time_by_library(const ForwardCandidate&,
   }
   const auto& costs = device.costs->forward.library;
   const auto& step = device.costs->step.library;
-  const ForwardCosts::Library& of = costs.in.of(shape.arithmetic);
+  const ForwardCosts::Library& of = costs.in.of(*shape.arithmetic);
   const auto batch = static_cast<double>(shape.batch);
   const double gates = batch * static_cast<double>(shape.gates());
   // With few rows the library spends its time reading weights, in part with too few blocks.
   Product product{.launch = shape.is_step ? step.launch : of.launch,
                   .operations = 2 * multiplications(shape, 1),
                   .rate = of.rate * std::clamp(batch / of.rows, 0.2, 1.0),
-                  .bytes = weights_bytes(shape),
+                  .bytes = shape.weights_bytes(),
                   .read_rate = costs.weights_rate};
   if (!shape.vector_rows) {
     // Rows that start anywhere rule out cuBLAS's fastest kernels, except for one or two rows, which
@@ -69,7 +65,7 @@ Estimate time_by_library(const ForwardCandidate&,
   if (shape.is_step) {
     return {step.alone * (us + gates * step.element)};
   }
-  const int size = element_size(shape.arithmetic);
+  const int size = shape.element_bytes();
   return {us + (shape.cell == CellType::kLltm ? 0 : costs.lstm_launch) +
           size * (2 * batch * static_cast<double>(shape.width()) / costs.copy_rate +
                   5 * gates / costs.rate)};
@@ -85,16 +81,16 @@ Estimate few_rows_time(const ForwardCandidate&,
     const Product product{step.launch + step.a_row * static_cast<double>(shape.batch - 1),
                           /*operations=*/0,
                           /*rate=*/1,
-                          weights_bytes(shape) * std::sqrt(shape.batch),
+                          shape.weights_bytes() * std::sqrt(shape.batch),
                           step.rate};
     return {product.time(device)};
   }
   // A row of the GRU has as many sums as one of the LSTM.
   const bool of_lstm = shape.cell != CellType::kLltm;
   const auto& costs = of_lstm ? all.forward.lstm_few_rows : all.forward.few_rows;
-  const ForwardCosts::FewRows& of = !shape.vector_rows           ? costs.unaligned
-                                    : is_float(shape.arithmetic) ? costs.floats
-                                                                 : costs.halves;
+  const ForwardCosts::FewRows& of = !shape.vector_rows  ? costs.unaligned
+                                    : shape.in_floats() ? costs.floats
+                                                        : costs.halves;
   // In TF32 a few tenths less than measured: where the forward is as fast either way, the backward
   // of few rows takes longer after a hopper kernel.
   const double launch = shape.arithmetic == Arithmetic::kTf32 && !of_lstm ? 2.2 : of.launch;
@@ -117,7 +113,7 @@ double tile_arithmetic(const ForwardCandidate& of,
                        const ForwardShape& shape,
                        const ForwardCosts& costs) {
   const auto& factor = costs.arithmetic;
-  switch (shape.arithmetic) {
+  switch (*shape.arithmetic) {
     case Arithmetic::kFloat32:
       return of.tile.columns == 8 ? factor.float32_columns_8
              : of.tile.rows == 64 ? factor.float32_rows_64
@@ -164,11 +160,9 @@ Estimate tiles_time(const ForwardCandidate& of,
   const ForwardCosts& costs = device.costs->forward;
   const auto& tile = of.times.cell;
   const bool hopper = of.group == Group::kHopper;
-  const int64_t chunk_k = chunk_columns(shape.arithmetic);
-  const int64_t chunks =
-      std::max<int64_t>(ceil_div(shape.state_size, chunk_k) +
-                            ceil_div(shape.input_features + shape.packs.input_lead, chunk_k),
-                        1);
+  const int64_t chunks = std::max<int64_t>(
+      shape.chunks(shape.state_size) + shape.chunks(shape.input_features + shape.packs.input_lead),
+      1);
   const int64_t tiles = count_tiles(of, shape);
   const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape, costs);
   const auto& anywhere = of.float32 ? costs.float32_unaligned : costs.unaligned;
@@ -200,12 +194,12 @@ Estimate tiles_time(const ForwardCandidate& of,
       exchange = adds.once + adds.a_rank * ranks;
     }
     double read_rate = costs.read_rate;
-    if (weights_bytes(shape) > costs.cache_bytes) {
+    if (shape.weights_bytes() > costs.cache_bytes) {
       read_rate = std::min(read_rate, active * costs.block_read_rate) /
                   (shape.weights_in_lines ? 1 : costs.read_across_lines);
     }
     const double end = tile.block + exchange + unaligned / ranks;
-    return tiled_time(device, waves, chunks_a_rank, chunk, end, weights_bytes(shape) / read_rate) +
+    return tiled_time(device, waves, chunks_a_rank, chunk, end, shape.weights_bytes() / read_rate) +
            state_traffic(shape) / costs.write_rate;
   };
   Estimate best = best_ranks(of.most_ranks, wanted_ranks, time_with);
@@ -228,17 +222,17 @@ Estimate step_time(const ForwardCandidate& of,
   const Costs& all = *device.costs;
   const StepCosts::Shared& costs = of.float32 ? all.step.float32_shared : all.step.shared;
   const auto& tile = of.times.step;
-  const int64_t input_chunks = ceil_div(shape.input_features, chunk_columns(shape.arithmetic));
-  const int64_t chunks = input_chunks + ceil_div(shape.state_size, chunk_columns(shape.arithmetic));
+  const int64_t input_chunks = shape.chunks(shape.input_features);
+  const int64_t chunks = input_chunks + shape.chunks(shape.state_size);
   const int64_t tiles = count_tiles(of, shape);
   const double unaligned = unaligned_end(of, shape, costs.unaligned, costs.unaligned_a_column);
   // h is written, and the cell state, in float, is read and written.
   const auto elements = static_cast<double>(shape.batch * shape.state_size);
-  const int size = element_size(shape.arithmetic);
+  const int size = shape.element_bytes();
   const double z_x = shape.cell == CellType::kLltm ? 0 : gates_of(shape.cell) * size;
   const double traffic = elements * ((8 + size) / costs.write_rate + z_x / all.step.z_x_rate);
   // Weights that L2 has no room for come from memory in every step.
-  const double weights = weights_bytes(shape);
+  const double weights = shape.weights_bytes();
   const double read = weights > all.step.cache_bytes ? weights / all.step.memory_rate : 0;
   return best_ranks(of.most_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
     const int cluster = ranks * of.tile.row_tiles;
@@ -298,7 +292,7 @@ bool few_rows_supports(const ForwardCandidate&,
          shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
          shape.width() < (int64_t{1} << 30) &&
          (!shape.is_step ||
-          (is_float(shape.arithmetic) && shape.vector_rows && shape.input_features % 4 == 0));
+          (shape.in_floats() && shape.vector_rows && shape.input_features % 4 == 0));
 }
 
 bool wgmma_supports(const ForwardCandidate& of,
@@ -446,12 +440,12 @@ ForwardShape forward_shape(Arithmetic arithmetic,
                            const ForwardProblem& p,
                            bool is_step,
                            CellType cell) {
-  ForwardShape shape{.arithmetic = arithmetic,
-                     .batch = p.batch,
-                     .input_features = p.input_features,
-                     .state_size = p.state_size,
-                     .is_step = is_step,
-                     .cell = cell};
+  ForwardShape shape{{.cell = cell,
+                      .arithmetic = arithmetic,
+                      .batch = p.batch,
+                      .input_features = p.input_features,
+                      .state_size = p.state_size},
+                     is_step};
   const int size = element_size(arithmetic);
   ForwardPacks& packs = shape.packs;
   const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {
@@ -485,7 +479,7 @@ ForwardPlan choose_forward(const ForwardShape& shape,
   const ForwardChoice choice = choose(shape, device, selection);
   const Group group = choice.candidate->group;
   const bool packs = group == Group::kHopper || group == Group::kTiles;
-  return {shape.arithmetic,
+  return {*shape.arithmetic,
           shape.cell,
           choice,
           packs ? shape.packs : ForwardPacks{},

@@ -3,12 +3,11 @@
 // host code that queries no device.
 #pragma once
 
-#include "../../cell/with_cell.h"
 #include "../problem.h"
 #include "../tile/shapes.h"
 #include "choice.h"
-#include "costs.h"
 #include "facts.h"
+#include "shape.h"
 
 #include <cstdint>
 #include <span>
@@ -40,16 +39,13 @@ struct ForwardTimes {
 };
 
 /// What the candidates know of a problem.
-struct ForwardShape {
+struct ForwardShape : CommonShape {
   using Tile = TileShape;
   using Times = ForwardTimes;
 
-  Arithmetic arithmetic;
-  int64_t batch, input_features, state_size;
   // Whether it is a step of a sequence, whose kernel starts during the previous one, and whose
   // operands may not be packed.
   bool is_step = false;
-  CellType cell = CellType::kLltm;
   ForwardPacks packs{};            // the matrices that TMA cannot describe
   int64_t pack_bytes = 0;          // of these
   bool weights_in_lines = true;    // rows of weights start at cache lines, as packed rows do
@@ -58,8 +54,6 @@ struct ForwardShape {
   bool vector_rows = true;
 
   bool operator==(const ForwardShape&) const = default;
-  int64_t width() const { return state_size + input_features; }
-  int64_t gates() const { return gates_of(cell) * state_size; }
 };
 
 /// The shape of a problem, of which only sizes, strides and alignment count.

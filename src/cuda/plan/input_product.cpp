@@ -17,17 +17,17 @@ constexpr double kTraffic = 2.5e6;
 
 /// What input_product.cu takes longer for many features, of which a block takes 128 after the
 /// other. Measured on an H200.
-double time_of_features(const InputProductShape& shape) {
+double time_of_features(const CommonShape& shape) {
   constexpr double kFeature = 0.0245;
   return kFeature * static_cast<double>(std::max<int64_t>(shape.input_features - 128, 0));
 }
 
 /// Whether input_product.cu takes about three microseconds, as long as the launch of another
 /// kernel.
-bool is_small(const InputProductShape& shape) {
+bool is_small(const CommonShape& shape) {
   // An element counts for as many multiply-adds as its bias and its way to memory take.
   constexpr int64_t kMultiplyAdds = 24'000'000, kOfElement = 16;
-  return shape.rows <= kMultiplyAdds / ((shape.input_features + kOfElement) * shape.columns) &&
+  return shape.batch <= kMultiplyAdds / ((shape.input_features + kOfElement) * shape.gates()) &&
          time_of_features(shape) < kLibraryLaunch;
 }
 
@@ -43,12 +43,12 @@ double library_rate(Arithmetic arithmetic) {
   }
 }
 
-double time_by_library(const InputProductShape& shape, const DeviceFacts& device) {
-  const double elements = static_cast<double>(shape.rows) * static_cast<double>(shape.columns);
+double time_by_library(const CommonShape& shape, const DeviceFacts& device) {
+  const double elements = static_cast<double>(shape.batch) * static_cast<double>(shape.gates());
   const Product product{kLibraryLaunch,
                         elements * static_cast<double>(shape.input_features),
-                        library_rate(shape.arithmetic)};
-  return product.time(device) + elements * element_size(shape.arithmetic) / kTraffic;
+                        library_rate(*shape.arithmetic)};
+  return product.time(device) + elements * shape.element_bytes() / kTraffic;
 }
 
 /// By three TF32 products, in tiles of 64 or 128 rows. Microseconds of the launch, a chunk of K,
@@ -59,8 +59,8 @@ struct Float32Tile {
 };
 constexpr Float32Tile kFloat32Tiles[] = {{64, 3.5, 0.52, 1.3}, {128, 3.5, 0.755, 2.5}};
 
-double time_of(const Float32Tile& of, const InputProductShape& shape, const DeviceFacts& device) {
-  const int64_t tiles = ceil_div(shape.rows, of.rows) * ceil_div(shape.columns, kThreeTf32Columns);
+double time_of(const Float32Tile& of, const CommonShape& shape, const DeviceFacts& device) {
+  const int64_t tiles = ceil_div(shape.batch, of.rows) * ceil_div(shape.gates(), kThreeTf32Columns);
   return of.launch +
          tiled_time(device,
                     static_cast<double>(ceil_div(tiles, device.multiprocessors)),
@@ -71,23 +71,23 @@ double time_of(const Float32Tile& of, const InputProductShape& shape, const Devi
 
 /// The time of the copies of what TMA cannot describe, even if all rows are contiguous; none if the
 /// workspace has no room for them.
-std::optional<double> copies_time(const InputProductShape& shape, const DeviceFacts& device) {
+std::optional<double> copies_time(const CommonShape& shape, const DeviceFacts& device) {
   constexpr int64_t kMostBytes = int64_t{6} << 20;  // of each
-  const int64_t size = element_size(shape.arithmetic);
+  const int64_t size = shape.element_bytes();
   const int64_t of_h = shape.state_size * size, of_x = shape.input_features * size;
   double us = 0;
   const auto add = [&](bool copies, int64_t rows) {
     us += copies ? device.costs->packing.time(static_cast<double>(rows * of_x)) : 0;
     return !copies || rows * of_x <= kMostBytes;
   };
-  const bool has_room = add(of_x % 16 != 0, shape.rows) &&
-                        add(of_h % 16 != 0 || (of_h + of_x) % 16 != 0, shape.columns);
+  const bool has_room = add(of_x % 16 != 0, shape.batch) &&
+                        add(of_h % 16 != 0 || (of_h + of_x) % 16 != 0, shape.gates());
   return has_room ? std::optional(us) : std::nullopt;
 }
 
 }  // namespace
 
-InputProductPlan plan_input_product(const InputProductShape& shape, const DeviceFacts& device) {
+InputProductPlan plan_input_product(const CommonShape& shape, const DeviceFacts& device) {
   InputProductPlan best{
       .kernel = is_small(shape) ? InputProductKernel::kSmall : InputProductKernel::kLibrary,
       .tile_rows = 0,
@@ -97,7 +97,7 @@ InputProductPlan plan_input_product(const InputProductShape& shape, const Device
   }
   constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max() - 128;  // TMA counts in 32 bits
   if (best.is_own() || shape.arithmetic != Arithmetic::kFloat32 || !device.wgmma ||
-      shape.input_features == 0 || shape.rows > kMostRows) {
+      shape.input_features == 0 || shape.batch > kMostRows) {
     return best;
   }
   if (const std::optional<double> copies = copies_time(shape, device)) {

@@ -2,10 +2,8 @@
 // weights, where the kernel of the steps does not multiply them itself.
 #pragma once
 
-#include "../problem.h"
 #include "facts.h"
-
-#include <cstdint>
+#include "shape.h"
 
 namespace lltm::cuda {
 
@@ -24,14 +22,8 @@ struct InputProductPlan {
   bool is_own() const { return kernel != InputProductKernel::kLibrary; }
 };
 
-/// z_x of `rows` rows of one or more steps. The layout of the operands must not matter: the results
-/// would differ.
-struct InputProductShape {
-  Arithmetic arithmetic;
-  int64_t rows, input_features, state_size;
-  int64_t columns;  // of z_x: state_size of each gate
-};
-
-InputProductPlan plan_input_product(const InputProductShape& shape, const DeviceFacts& device);
+/// z_x of `batch` rows of one or more steps, which has a column for each of the gates. The layout
+/// of the operands must not matter: the results would differ.
+InputProductPlan plan_input_product(const CommonShape& shape, const DeviceFacts& device);
 
 }  // namespace lltm::cuda

@@ -35,8 +35,7 @@ int resident_clusters(int size, const DeviceFacts& device) {
 
 /// Whether a candidate is a kernel for a cell of as many gates and its arithmetic.
 bool is_for(const RecurrenceCandidate& of, const RecurrenceShape& shape) {
-  return of.cell == shape.cell &&
-         (of.group == Group::kGrid || of.float32 == is_float(*shape.arithmetic));
+  return of.cell == shape.cell && (of.group == Group::kGrid || of.float32 == shape.in_floats());
 }
 
 std::optional<GridPlan> plan_grid(const RecurrenceShape& shape, const DeviceFacts& device) {
@@ -81,13 +80,9 @@ bool supports_sequence(const RecurrenceCandidate& of,
 
 /// The product with the inputs of each launch.
 InputProductPlan input_product_of(const RecurrenceShape& shape, const DeviceFacts& device) {
-  return plan_input_product(
-      {.arithmetic = *shape.arithmetic,
-       .rows = ceil_div(shape.steps * shape.batch, std::max<int64_t>(shape.launches, 1)),
-       .input_features = shape.input_features,
-       .state_size = shape.state_size,
-       .columns = shape.gates()},
-      device);
+  CommonShape product = shape;
+  product.batch = ceil_div(shape.steps * shape.batch, std::max<int64_t>(shape.launches, 1));
+  return plan_input_product(product, device);
 }
 
 Estimate time_of_sequence(const RecurrenceCandidate& of,

@@ -2,22 +2,21 @@
 // Plain host code that queries no device.
 #pragma once
 
-#include "../../cell/with_cell.h"
 #include "../kernels/recurrence/tile.h"
 #include "../problem.h"
 #include "choice.h"
 #include "facts.h"
+#include "shape.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 
 namespace lltm::cuda {
 
 /// What a recurrence knows of a sequence, or of its backward.
-struct RecurrenceShape {
+struct RecurrenceShape : CommonShape {
   using Tile = RecurrenceTile;
   /// Microseconds of a step: of blocks by themselves at least `latency`, and `busy` for each of
   /// those that a multiprocessor runs at once; of a cluster `latency`, and `busy` for each of its
@@ -29,9 +28,6 @@ struct RecurrenceShape {
     Step forward, backward;
   };
 
-  CellType cell{};
-  std::optional<Arithmetic> arithmetic{};  // none for float64
-  int64_t steps = 0, batch = 0, input_features = 0, state_size = 0;
   bool backward = false;
   // Of the recurrence: one per chunk of z_x; 0 if the workspace has no room for z_x of a row.
   int64_t launches = 1;
@@ -40,7 +36,6 @@ struct RecurrenceShape {
   bool in_pairs = true, input_in_pairs = true;
 
   bool operator==(const RecurrenceShape&) const = default;
-  int64_t gates() const { return gates_of(cell) * state_size; }
   /// How often all steps are run, for some of the rows each: a chunk of z_x is then of one step.
   int64_t parts() const { return std::max<int64_t>(launches / std::max<int64_t>(steps, 1), 1); }
 };

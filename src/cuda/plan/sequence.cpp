@@ -40,13 +40,9 @@ StepsPlan plan_with_hoisted_input(const SequenceShape& shape,
   layout.copies_weights_input = layout.copies_input = false;
   StepsPlan plan = plan_layout(layout, shape, device, selection);
   const int64_t rows = plan.rows_at_a_time, steps = plan.layout.steps_a_chunk(rows);
-  const InputProductPlan product = plan_input_product({.arithmetic = *shape.arithmetic,
-                                                       .rows = steps * rows,
-                                                       .input_features = shape.input_features,
-                                                       .state_size = shape.state_size,
-                                                       .columns = layout.gates},
-                                                      device);
-  plan.us += product.us / static_cast<double>(steps) * plan.parts();
+  CommonShape product = shape;
+  product.batch = steps * rows;
+  plan.us += plan_input_product(product, device).us / static_cast<double>(steps) * plan.parts();
   return plan;
 }
 
@@ -105,11 +101,9 @@ SequencePlan choose_sequence(const SequenceShape& shape,
                              const Selection& selection) {
   SequencePlan plan;
   if (shape.backward) {
-    const SequenceGradientShape step{shape.arithmetic,
-                                     shape.steps,
-                                     shape.batch,
-                                     shape.state_size,
-                                     saved_of(shape.cell) * shape.state_size};
+    SequenceGradientShape step{shape};
+    step.input_features = 0;
+    step.columns = saved_of(shape.cell) * shape.state_size;
     plan.gradients = choose(step, device, selection);
   } else if (shape.one_step) {
     plan.one_step = choose_forward(*shape.one_step, device, selection);

@@ -8,10 +8,6 @@
 namespace lltm::cuda {
 namespace {
 
-double weights_bytes(const SequenceGradientShape& shape) {
-  return static_cast<double>(shape.gates * shape.state_size) * element_size(*shape.arithmetic);
-}
-
 /// The estimate for tiles with the best number of ranks, or with the wanted one.
 Estimate tiles_time(const SequenceGradientCandidate& of,
                     const SequenceGradientShape& shape,
@@ -20,17 +16,17 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
   const SequenceBackwardCosts& costs = device.costs->sequence_backward;
   const SequenceGradientShape::Times& tile = of.times;
   const int64_t tiles =
-      ceil_div(shape.rows, of.tile.rows) * ceil_div(shape.state_size, of.tile.columns);
-  const int64_t chunks = ceil_div(shape.gates, chunk_columns(*shape.arithmetic));
-  const auto rows = static_cast<double>(std::min<int64_t>(shape.rows, of.tile.rows));
+      ceil_div(shape.batch, of.tile.rows) * ceil_div(shape.state_size, of.tile.columns);
+  const int64_t chunks = shape.chunks(shape.gates());
+  const auto rows = static_cast<double>(std::min<int64_t>(shape.batch, of.tile.rows));
   const double chunk_bytes = 128 * (rows + of.tile.columns);
   const bool hopper = of.group == Group::kHopper;
   // By wgmma only in 16 bits.
-  const bool two_fit = tile.shared > 0 && (!hopper || !is_float(*shape.arithmetic));
+  const bool two_fit = tile.shared > 0 && (!hopper || !shape.in_floats());
   const double chunk_rate = hopper ? device.costs->step.chunk_rate : costs.chunk_rate;
   // A step's share of transposing the weights, which come from memory in every step if L2 has no
   // room for them.
-  const double weights = weights_bytes(shape);
+  const double weights = shape.weights_bytes();
   const double transposing = hopper ? device.costs->packing.time(weights) /
                                           static_cast<double>(std::max<int64_t>(shape.steps, 1))
                                     : 0;
@@ -72,10 +68,10 @@ Estimate time_by_library(const SequenceGradientCandidate&,
   }
   const SequenceBackwardCosts& costs = device.costs->sequence_backward;
   const SequenceBackwardCosts::Library& of = costs.library.in.of(*shape.arithmetic);
-  const auto rows = static_cast<double>(shape.rows);
+  const auto rows = static_cast<double>(shape.batch);
   const auto state_size = static_cast<double>(shape.state_size);
-  const double weights = static_cast<double>(shape.gates) * state_size;
-  const int size = element_size(*shape.arithmetic);
+  const double weights = static_cast<double>(shape.gates()) * state_size;
+  const int size = shape.element_bytes();
   const double slower = shape.state_size * size % 16 == 0 ? 1 : of.unaligned;
   const Product product{of.launch,
                         slower * 2 * rows * weights,
@@ -88,7 +84,7 @@ Estimate time_by_library(const SequenceGradientCandidate&,
 // Blocks are counted in 32 bits.
 bool ours_run(const SequenceGradientShape& shape, const DeviceFacts& device) {
   return shape.arithmetic && device.tiles &&
-         ceil_div(shape.rows, 32) * ceil_div(shape.state_size, 32) <= (1 << 27);
+         ceil_div(shape.batch, 32) * ceil_div(shape.state_size, 32) <= (1 << 27);
 }
 
 // TMA counts rows in 32 bits.
@@ -98,14 +94,14 @@ bool wgmma_supports(const SequenceGradientCandidate& of,
   return ours_run(shape, device) && device.wgmma &&
          (shape.state_size % 4 == 0 || of.any_state_size) &&
          of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
-         shape.rows <= INT32_MAX / std::max<int64_t>(shape.steps, 1) - 128;
+         shape.batch <= INT32_MAX / std::max<int64_t>(shape.steps, 1) - 128;
 }
 
 // The LLTM.
 bool tiles_support(const SequenceGradientCandidate&,
                    const SequenceGradientShape& shape,
                    const DeviceFacts& device) {
-  return ours_run(shape, device) && shape.gates == 3 * shape.state_size;
+  return ours_run(shape, device) && shape.gates() == 3 * shape.state_size;
 }
 
 constexpr SequenceGradientCandidate wgmma(std::string_view name,

@@ -1,20 +1,18 @@
 // Which kernels compute the steps of a sequence's backward. Plain host code that queries no device.
 #pragma once
 
-#include "../problem.h"
 #include "../tile/shapes.h"
 #include "choice.h"
 #include "costs.h"
-#include "facts.h"
+#include "shape.h"
 
-#include <cstdint>
-#include <optional>
 #include <span>
 
 namespace lltm::cuda {
 
-/// The product of a step: (rows, gates) by (gates, state_size). Gates are all saved numbers.
-struct SequenceGradientShape {
+/// The product of a step: (batch, gates) by (gates, state_size). Gates are all saved numbers, and
+/// there are no input_features.
+struct SequenceGradientShape : CommonShape {
   using Tile = TileShape;
   /// A chunk of K, to finish a full tile by itself, to exchange the sums of a cluster, and how many
   /// times as long a chunk takes if two blocks share a multiprocessor. Zero: none do.
@@ -26,8 +24,7 @@ struct SequenceGradientShape {
         "chunk.float32", "chunk.tf32", "chunk.half", "finish", "exchange", "shared"};
   };
 
-  std::optional<Arithmetic> arithmetic;    // none for float64
-  int64_t steps, rows, state_size, gates;  // gates: of all elements of a row
+  bool operator==(const SequenceGradientShape&) const = default;
 };
 
 /// One way to compute a step: in one launch, by mma.sync, or by wgmma with W_h transposed once for
