@@ -7,14 +7,14 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <sstream>
 #include <string_view>
 
 namespace lltm::cuda {
 namespace {
 
-// Microseconds of a launch that loads the weights.
-constexpr double kPrologue = 5, kClusterPrologue = 11;
+// Microseconds of a launch that loads the weights; across the grid with one that prepares them.
+constexpr double kPrologue = 5, kClusterPrologue = 11, kGridPrologue = 12;
 // What is hidden of a prologue behind a product of this library.
 constexpr double kHidden = 3;
 // How much longer a step of several rows takes that reads and writes elements one by one.
@@ -29,26 +29,26 @@ constexpr int kSmallMmaState = 96;
 // Kernels count steps, and the grid blocks, in 32 bits.
 constexpr int64_t kMostSteps = int64_t{1} << 30;
 
+using Row = RecurrenceCandidate;
+using Shape = RecurrenceShape;
+
 int resident_clusters(int size, const DeviceFacts& device) {
   return device.resident_in_clusters_of(size) / size;
 }
 
 /// Whether a candidate is a kernel for a cell of as many gates and its arithmetic.
-bool is_for(const RecurrenceCandidate& of, const RecurrenceShape& shape) {
+bool is_for(const Row& of, const Shape& shape) {
   return of.cell == shape.cell && (of.group == Group::kGrid || of.float32 == shape.in_floats());
 }
 
-std::optional<GridPlan> plan_grid(const RecurrenceShape& shape, const DeviceFacts& device) {
+std::optional<GridPlan> plan_grid(const Shape& shape, const DeviceFacts& device) {
   return plan_grid(
       shape.cell, *shape.arithmetic, shape.state_size, shape.batch, shape.backward, device);
 }
 
-/// Whether a candidate multiplies the input itself, and needs no z_x.
-bool multiplies_input(const RecurrenceCandidate& of,
-                      const RecurrenceShape& shape,
-                      const DeviceFacts& device) {
-  if (!of.tile.x_inside || !is_for(of, shape) || shape.backward ||
-      shape.state_size > of.tile.state_size || shape.input_features == 0) {
+/// Whether a candidate that multiplies the input itself, and needs no z_x, can.
+bool multiplies_input(const Row& of, const Shape& shape, const DeviceFacts& device) {
+  if (shape.backward || shape.input_features == 0) {
     return false;
   }
   return of.float32 ? shape.input_features <= of.tile.state_size
@@ -57,88 +57,113 @@ bool multiplies_input(const RecurrenceCandidate& of,
                           device.shared_bytes_a_block >= bytes_to_multiply_input(gates_of(of.cell));
 }
 
-bool supports_sequence(const RecurrenceCandidate& of,
-                       const RecurrenceShape& shape,
-                       const DeviceFacts& device) {
-  if (!shape.arithmetic || !device.tiles || !is_for(of, shape) ||
-      shape.state_size > of.tile.state_size || shape.steps == 0 || shape.steps >= kMostSteps ||
-      shape.batch >= kMostSteps) {
+/// Whether a candidate takes a sequence of a state that fits it. If not, `why` says why, unless it
+/// is null or another candidate of the group takes what this one cannot.
+bool takes(const Row& of, const Shape& shape, const DeviceFacts& device, std::string* why) {
+  const auto refuses = [&](const auto&... reason) {
+    if (why != nullptr) {
+      std::ostringstream text;
+      (text << ... << reason);
+      *why = text.str();
+    }
     return false;
+  };
+  if (of.group == Group::kCluster && (device.shared_bytes_a_block < kClusterBytes ||
+                                      resident_clusters(of.tile.cluster, device) == 0)) {
+    return refuses(
+        "needs a cluster of ", of.tile.cluster, " blocks, which is not resident on this GPU");
   }
-  if (of.group == Group::kGrid) {
-    return shape.launches > 0 && shape.parts() == 1 && plan_grid(shape, device).has_value();
+  if (of.group == Group::kBlock && !of.float32 && of.tile.state_size > kSmallMmaState &&
+      device.shared_bytes_a_block < kLargestMmaBytes) {
+    return refuses("needs ",
+                   kLargestMmaBytes / 1024,
+                   " KiB of shared memory a block for a 16-bit state_size of more than ",
+                   kSmallMmaState,
+                   ", and the GPU has ",
+                   device.shared_bytes_a_block / 1024);
   }
-  if (of.group == Group::kCluster) {
-    return shape.launches > 0 && device.shared_bytes_a_block >= kClusterBytes &&
-           resident_clusters(of.tile.cluster, device) > 0;
+  if (of.group == Group::kGrid && !plan_grid(shape, device)) {
+    return refuses("has no tile for ",
+                   shape.batch,
+                   " rows of a state_size of ",
+                   shape.state_size,
+                   " on this GPU, on which all its blocks have to be resident");
   }
-  const bool has_room = of.float32 || of.tile.state_size <= kSmallMmaState ||
-                        device.shared_bytes_a_block >= kLargestMmaBytes;
-  return has_room && (of.float32 || of.tile.rows <= 8 || shape.in_pairs) &&
-         (of.tile.x_inside ? multiplies_input(of, shape, device) : shape.launches > 0);
+  if (shape.steps >= kMostSteps || shape.batch >= kMostSteps) {
+    return refuses("takes fewer than 2^30 steps and rows, got ", shape.steps, " and ", shape.batch);
+  }
+  const bool has_z_x = shape.launches > 0 && (of.group != Group::kGrid || shape.parts() == 1);
+  if (of.tile.x_inside ? !multiplies_input(of, shape, device) : !has_z_x && shape.steps > 0) {
+    return refuses("has no workspace for a step of ", shape.batch, " rows");
+  }
+  const bool any_pairs = of.float32 || of.group != Group::kBlock || of.tile.rows <= 8;
+  return shape.steps > 0 && (any_pairs || shape.in_pairs);
+}
+
+bool supports_sequence(const Row& of, const Shape& shape, const DeviceFacts& device) {
+  return shape.arithmetic && device.tiles && is_for(of, shape) &&
+         shape.state_size <= of.tile.state_size && takes(of, shape, device, /*why=*/nullptr);
 }
 
 /// The product with the inputs of each launch.
-InputProductPlan input_product_of(const RecurrenceShape& shape, const DeviceFacts& device) {
+InputProductPlan input_product_of(const Shape& shape, const DeviceFacts& device) {
   CommonShape product = shape;
   product.batch = ceil_div(shape.steps * shape.batch, std::max<int64_t>(shape.launches, 1));
   return plan_input_product(product, device);
 }
 
-Estimate time_of_sequence(const RecurrenceCandidate& of,
-                          const RecurrenceShape& shape,
-                          const DeviceFacts& device,
-                          int) {
-  const bool in_clusters = of.group == Group::kCluster, x_inside = of.tile.x_inside;
+/// A step of as many rows as are resident at once, and how often these run all steps.
+struct Waves {
+  double count, step;
+};
+
+Waves waves_of(const Row& of, const Shape& shape, int64_t rows, const DeviceFacts& device) {
+  if (of.group == Group::kGrid) {
+    return {1, plan_grid(shape, device)->us};
+  }
+  const bool in_clusters = of.group == Group::kCluster;
   const RecurrenceShape::Step& step = shape.backward ? of.times.backward : of.times.forward;
-  const int64_t parts = x_inside ? 1 : shape.parts(), rows = ceil_div(shape.batch, parts);
   const int group_rows = rows_of_group(of.tile, rows, device);
-  const int64_t groups = ceil_div(rows, group_rows);
-  const int64_t a_multiprocessor = ceil_div(
-      groups, in_clusters ? resident_clusters(of.tile.cluster, device) : device.multiprocessors);
+  const int64_t a_multiprocessor =
+      ceil_div(ceil_div(rows, group_rows),
+               in_clusters ? resident_clusters(of.tile.cluster, device) : device.multiprocessors);
   const int64_t resident =
       std::min(a_multiprocessor, static_cast<int64_t>(of.blocks_a_multiprocessor));
-  double time_of_step = in_clusters
-                            ? step.latency + group_rows * step.busy
-                            : std::max(step.latency, static_cast<double>(resident) * step.busy);
+  double us = in_clusters ? step.latency + group_rows * step.busy
+                          : std::max(step.latency, static_cast<double>(resident) * step.busy);
   if (!of.float32 && of.tile.rows > 1 && !shape.in_pairs) {
-    time_of_step *= in_clusters ? kOddInCluster : kOddInBlock;
+    us *= in_clusters ? kOddInCluster : kOddInBlock;
   }
-  const auto launches = x_inside ? 1.0 : static_cast<double>(shape.launches);
-  double prologue = in_clusters ? kClusterPrologue : kPrologue, input = 0;
-  if (!shape.backward && !x_inside) {
-    const InputProductPlan product = input_product_of(shape, device);
-    prologue -= product.is_own() ? kHidden : 0;
-    input = launches * product.us;
-  }
-  return {input + static_cast<double>(parts) *
-                      tiled_time(device,
-                                 static_cast<double>(ceil_div(a_multiprocessor, resident)),
-                                 static_cast<double>(shape.steps),
-                                 time_of_step,
-                                 launches / static_cast<double>(parts) * prologue)};
+  return {static_cast<double>(ceil_div(a_multiprocessor, resident)), us};
 }
 
-/// Of the kernels across the grid, whose tile is chosen for the problem.
-Estimate time_across_grid(const RecurrenceCandidate&,
-                          const RecurrenceShape& shape,
-                          const DeviceFacts& device,
-                          int) {
-  constexpr double kGridPrologue = 12;  // with the launch that prepares the weights
-  const auto launches = static_cast<double>(shape.launches);
-  const double input = shape.backward ? 0 : launches * input_product_of(shape, device).us;
-  return {input + tiled_time(device,
-                             1,
-                             static_cast<double>(shape.steps),
-                             plan_grid(shape, device)->us,
-                             launches * kGridPrologue)};
+Estimate time_of_sequence(const Row& of, const Shape& shape, const DeviceFacts& device, int) {
+  const bool x_inside = of.tile.x_inside, in_grid = of.group == Group::kGrid;
+  const auto launches = x_inside ? 1.0 : static_cast<double>(shape.launches);
+  const int64_t parts = x_inside ? 1 : shape.parts();
+  double prologue = in_grid                       ? kGridPrologue
+                    : of.group == Group::kCluster ? kClusterPrologue
+                                                  : kPrologue;
+  double input = 0;
+  if (!shape.backward && !x_inside) {
+    const InputProductPlan product = input_product_of(shape, device);
+    prologue -= product.is_own() && !in_grid ? kHidden : 0;
+    input = launches * product.us;
+  }
+  const Waves waves = waves_of(of, shape, ceil_div(shape.batch, parts), device);
+  return {input + static_cast<double>(parts) *
+                      tiled_time(device,
+                                 waves.count,
+                                 static_cast<double>(shape.steps),
+                                 waves.step,
+                                 launches / static_cast<double>(parts) * prologue)};
 }
 
 constexpr RecurrenceCandidate across_grid(std::string_view name, CellType cell) {
   RecurrenceCandidate of{.name = name,
                          .group = Group::kGrid,
                          .supports = supports_sequence,
-                         .estimate = time_across_grid};
+                         .estimate = time_of_sequence};
   of.cell = cell;
   of.tile.state_size = kGridForwardTiles.back().state_size;
   return of;
@@ -322,43 +347,23 @@ std::string why_no_recurrence(const RecurrenceShape& shape,
     return "needs a GPU of compute capability 8.0 or newer";
   }
   int largest = 0;
-  const RecurrenceCandidate* fits = nullptr;  // the first is the smallest
-  bool multiplies = false;
+  std::optional<std::string> why;  // of the smallest that the state fits, which is the first
   for (const RecurrenceCandidate& of : kCandidates) {
-    if (of.group == group && is_for(of, shape)) {
-      largest = std::max(largest, of.tile.state_size);
-      fits = fits == nullptr && shape.state_size <= of.tile.state_size ? &of : fits;
-      multiplies |= multiplies_input(of, shape, device);
+    if (of.group != group || !is_for(of, shape)) {
+      continue;
+    }
+    largest = std::max(largest, of.tile.state_size);
+    std::string refusal;
+    if (shape.state_size <= of.tile.state_size) {
+      if (takes(of, shape, device, &refusal)) {
+        return {};
+      }
+      why = why.value_or(refusal);
     }
   }
-  const auto text = [](auto number) { return std::to_string(number); };
-  if (fits == nullptr) {
-    return "takes a state_size of at most " + text(largest) + ", got " + text(shape.state_size);
-  }
-  if (group == Group::kCluster && (device.shared_bytes_a_block < kClusterBytes ||
-                                   resident_clusters(fits->tile.cluster, device) == 0)) {
-    return "needs a cluster of " + text(fits->tile.cluster) +
-           " blocks, which is not resident on this GPU";
-  }
-  if (group == Group::kBlock && !fits->float32 && shape.state_size > kSmallMmaState &&
-      device.shared_bytes_a_block < kLargestMmaBytes) {
-    return "needs " + text(kLargestMmaBytes / 1024) +
-           " KiB of shared memory a block for a 16-bit state_size of more than " +
-           text(kSmallMmaState) + ", and the GPU has " + text(device.shared_bytes_a_block / 1024);
-  }
-  if (group == Group::kGrid && !plan_grid(shape, device)) {
-    return "has no tile for " + text(shape.batch) + " rows of a state_size of " +
-           text(shape.state_size) + " on this GPU, on which all its blocks have to be resident";
-  }
-  const bool has_workspace = shape.launches > 0 && (group != Group::kGrid || shape.parts() == 1);
-  if (!has_workspace && shape.steps > 0 && !multiplies) {
-    return "has no workspace for a step of " + text(shape.batch) + " rows";
-  }
-  if (shape.steps >= kMostSteps || shape.batch >= kMostSteps) {
-    return "takes fewer than 2^30 steps and rows, got " + text(shape.steps) + " and " +
-           text(shape.batch);
-  }
-  return {};
+  return why ? *why
+             : "takes a state_size of at most " + std::to_string(largest) + ", got " +
+                   std::to_string(shape.state_size);
 }
 
 int rows_of_group(const RecurrenceTile& tile, int64_t rows, const DeviceFacts& device) {
