@@ -56,18 +56,19 @@ int few_rows_ranks(const BackwardShape& s, const DeviceFacts& device) {
 
 Estimate few_rows_time(const BackwardShape& s, const DeviceFacts& device) {
   const auto& costs = device.costs->backward.few_rows;
-  const BackwardCosts::FewRows& of = is_float(*s.arithmetic) ? costs.floats : costs.halves;
+  const BackwardCosts::FewRows& of = s.in_floats() ? costs.floats : costs.halves;
   const int ranks = few_rows_ranks(s, device);
   // Blocks that share rows are resident at once.
-  const int64_t waves = ranks > 1 ? 1 : ceil_div(s.column_tiles(64), 2 * device.multiprocessors);
-  const auto groups = static_cast<double>(waves * ceil_div(ceil_div(s.state_size, 16), ranks));
+  const double waves = ranks > 1 ? 1 : rounds(s.column_tiles(64), 2 * device.multiprocessors);
   // One column at a time, 16 bits take as many instructions as float.
   const BackwardCosts::FewRows& walked = s.vector_rows ? of : costs.floats;
   const double group = (walked.group + walked.group_a_row * static_cast<double>(s.batch)) *
                        (s.vector_rows ? 1 : costs.unaligned);
-  const double reading = 2 * s.weights_bytes() / of.rate;
-  return {
-      of.launch + tiled_time(device, groups, 1, group, /*rest=*/0, reading), 1, {.ranks = ranks}};
+  const TiledTime tiled{.waves = waves,
+                        .chunks = rounds(ceil_div(s.state_size, 16), ranks),
+                        .chunk = group,
+                        .reading = 2 * s.weights_bytes() / of.rate};
+  return {of.launch + tiled.time(device), 1, {.ranks = ranks}};
 }
 
 // TMA reads rows that start anywhere, or they are packed. The kernels count rows in int, also those
@@ -108,11 +109,10 @@ Estimate tiles_time(const BackwardShape& s, const DeviceFacts& device) {
   const int size = plan.rows;
   const bool small = size == 64;
   const auto block = [&](int64_t k, int shares) {
-    return tiled_time(device,
-                      1,
-                      static_cast<double>(ceil_div(s.chunks(k), shares)),
-                      small ? of.small_chunk : of.large_chunk,
-                      small ? of.small_rest : of.large_rest);
+    return TiledTime{.chunks = rounds(s.chunks(k), shares),
+                     .chunk = small ? of.small_chunk : of.large_chunk,
+                     .rest = small ? of.small_rest : of.large_rest}
+        .time(device);
   };
   const double state = block(s.gates(), plan.ranks), weight = block(s.batch, 1);
   const GradientShares shares = share_gradients(

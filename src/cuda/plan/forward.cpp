@@ -11,34 +11,16 @@
 namespace lltm::cuda {
 namespace {
 
-// The bytes of gates, new_h and new_cell, which are written, and of old_cell, which is read.
-double state_traffic(const ForwardShape& shape) {
-  return static_cast<double>(shape.batch * shape.state_size) * 6 * shape.element_bytes();
-}
+using Row = ForwardCandidate;
+using Shape = ForwardShape;
 
-double multiplications(const ForwardShape& shape, int64_t tile_rows) {
+double multiplications(const Shape& shape, int64_t tile_rows) {
   return static_cast<double>(ceil_div(shape.batch, tile_rows) * tile_rows) *
          static_cast<double>(shape.gates()) * static_cast<double>(shape.width());
 }
 
-// The additional time of a block that writes rows that start anywhere. For 64 rows it takes `block`
-// and, per hidden column, `column`.
-double unaligned_end(const ForwardCandidate& of,
-                     const ForwardShape& shape,
-                     double block,
-                     double column) {
-  if (shape.state_size * shape.element_bytes() % 16 == 0) {
-    return 0;
-  }
-  const auto rows = static_cast<double>(std::min<int64_t>(of.tile.rows, shape.batch));
-  return (block + column * of.tile.columns) * rows / 64;
-}
-
 // A copy of the operands into one matrix, one product by cuBLAS and one pointwise kernel.
-Estimate time_by_library(const ForwardCandidate&,
-                         const ForwardShape& shape,
-                         const DeviceFacts& device,
-                         int) {
+Estimate time_by_library(const Row&, const Shape& shape, const DeviceFacts& device, int) {
   if (shape.batch > INT32_MAX) {
     return {std::numeric_limits<double>::infinity()};  // which BLAS counts in 32 bits
   }
@@ -65,16 +47,13 @@ Estimate time_by_library(const ForwardCandidate&,
   if (shape.is_step) {
     return {step.alone * (us + gates * step.element)};
   }
-  const int size = shape.element_bytes();
   return {us + (shape.cell == CellType::kLltm ? 0 : costs.lstm_launch) +
-          size * (2 * batch * static_cast<double>(shape.width()) / costs.copy_rate +
-                  5 * gates / costs.rate)};
+          shape.element_bytes() *
+              (2 * batch * static_cast<double>(shape.width()) / costs.copy_rate +
+               5 * gates / costs.rate)};
 }
 
-Estimate few_rows_time(const ForwardCandidate&,
-                       const ForwardShape& shape,
-                       const DeviceFacts& device,
-                       int) {
+Estimate few_rows_time(const Row&, const Shape& shape, const DeviceFacts& device, int) {
   const Costs& all = *device.costs;
   if (shape.is_step) {
     const auto& step = all.step.few_rows;
@@ -109,9 +88,7 @@ Estimate few_rows_time(const ForwardCandidate&,
 }
 
 // The time of a chunk of 128 bytes by mma.sync, relative to 16 bits.
-double tile_arithmetic(const ForwardCandidate& of,
-                       const ForwardShape& shape,
-                       const ForwardCosts& costs) {
+double tile_arithmetic(const Row& of, const Shape& shape, const ForwardCosts& costs) {
   const auto& factor = costs.arithmetic;
   switch (*shape.arithmetic) {
     case Arithmetic::kFloat32:
@@ -127,34 +104,57 @@ double tile_arithmetic(const ForwardCandidate& of,
 
 // The mean factor over the chunks of old_h and input, if those whose rows span cache lines cost
 // `factor` times as much.
-double across_lines(const ForwardShape& shape, double factor) {
+double across_lines(const Shape& shape, double factor) {
   return 1 + (factor - 1) * shape.states_across_lines;
+}
+
+// The additional time of a block that writes rows that start anywhere. For 64 rows it takes `block`
+// and, per hidden column, `column`.
+double unaligned_end(const Row& of, const Shape& shape, double block, double column) {
+  if (shape.state_size * shape.element_bytes() % 16 == 0) {
+    return 0;
+  }
+  const auto rows = static_cast<double>(std::min<int64_t>(of.tile.rows, shape.batch));
+  return (block + column * of.tile.columns) * rows / 64;
 }
 
 // The bytes of a chunk of K that a block copies: no rows beyond a small batch, and only the block's
 // share of what a cluster shares.
-double chunk_bytes(const ForwardCandidate& of,
-                   const ForwardShape& shape,
-                   const ForwardCosts& costs) {
+double chunk_bytes(const Row& of, const Shape& shape, const ForwardCosts& costs) {
   const int64_t rows = std::min<int64_t>(ceil_div(shape.batch, 8) * 8, of.tile.rows);
   return 128 * (static_cast<double>(rows) * across_lines(shape, costs.states_across_lines) +
                 static_cast<double>(gates_of(shape.cell) * of.tile.columns) / of.tile.row_tiles);
 }
 
 // Row tiles come in whole clusters.
-int64_t count_tiles(const ForwardCandidate& of, const ForwardShape& shape) {
+int64_t count_tiles(const Row& of, const Shape& shape) {
   return ceil_div(ceil_div(shape.batch, of.tile.rows), of.tile.row_tiles) * of.tile.row_tiles *
          ceil_div(shape.state_size, of.tile.columns);
 }
 
 // With fewer than three chunks per rank by wgmma, the exchange takes longer than the split saves.
-bool has_chunks_for(int ranks, int64_t chunks, const ForwardCandidate& of) {
+bool has_chunks_for(int ranks, int64_t chunks, const Row& of) {
   const int least = of.group == Group::kHopper && !of.float32 ? 3 : 1;
   return ranks == 1 || ranks * least <= chunks;
 }
 
-Estimate tiles_time(const ForwardCandidate& of,
-                    const ForwardShape& shape,
+// What the exchange of the sums of a cluster adds to a block.
+double exchange_time(const Row& of, int ranks, const ForwardCosts& costs) {
+  if (ranks == 1) {
+    return 0;
+  }
+  if (of.float32) {
+    return of.tile.columns == 8 ? costs.float32_exchange.columns_8
+           : of.tile.rows == 64 ? costs.float32_exchange.rows_64
+                                : costs.float32_exchange.others;
+  }
+  const bool hopper = of.group == Group::kHopper;
+  const auto& [once, a_rank] = hopper ? costs.wgmma_exchange : costs.tiles_exchange;
+  return once + a_rank * ranks;
+}
+
+Estimate tiles_time(const Row& of,
+                    const Shape& shape,
                     const DeviceFacts& device,
                     int wanted_ranks) {
   const ForwardCosts& costs = device.costs->forward;
@@ -164,45 +164,39 @@ Estimate tiles_time(const ForwardCandidate& of,
       shape.chunks(shape.state_size) + shape.chunks(shape.input_features + shape.packs.input_lead),
       1);
   const int64_t tiles = count_tiles(of, shape);
-  const double arithmetic = hopper ? 1 : tile_arithmetic(of, shape, costs);
   const auto& anywhere = of.float32 ? costs.float32_unaligned : costs.unaligned;
   const double unaligned = hopper ? unaligned_end(of, shape, anywhere.block, anywhere.column) : 0;
-  const auto time_with = [&](int ranks) -> std::optional<double> {
-    const double places = device.resident_in_clusters_of(ranks * of.tile.row_tiles);
+  // The bytes of gates, new_h and new_cell, which are written, and of old_cell, which is read.
+  const double traffic =
+      static_cast<double>(shape.batch * shape.state_size) * 6 * shape.element_bytes();
+  Estimate best = best_ranks(of.most_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
+    const int cluster = ranks * of.tile.row_tiles;
+    const double places = device.resident_in_clusters_of(cluster);
     const double resident = of.blocks_a_multiprocessor * places;
-    if (!has_chunks_for(ranks, chunks, of) || resident < ranks * of.tile.row_tiles) {
+    if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
       return std::nullopt;
     }
-    // A multiprocessor does not wait for others before it starts another block.
-    const double waves = std::max(
-        std::ceil(static_cast<double>(tiles * ranks) / places) / of.blocks_a_multiprocessor, 1.0);
-    const auto chunks_a_rank = static_cast<double>(ceil_div(chunks, ranks));
-    double chunk = tile.chunk * arithmetic;
-    const double active = std::min(static_cast<double>(tiles * ranks), resident);
+    const auto blocks = static_cast<double>(tiles * ranks);
+    const double active = std::min(blocks, resident);
+    double chunk = hopper ? tile.chunk : tile.chunk * tile_arithmetic(of, shape, costs);
     if (hopper && !of.float32) {
       chunk = std::max(chunk * across_lines(shape, costs.chunk_across_lines),
                        active * chunk_bytes(of, shape, costs) / costs.chunk_rate);
-    }
-    double exchange = 0;
-    if (ranks > 1 && of.float32) {
-      const auto& of_float32 = costs.float32_exchange;
-      exchange = of.tile.columns == 8 ? of_float32.columns_8
-                 : of.tile.rows == 64 ? of_float32.rows_64
-                                      : of_float32.others;
-    } else if (ranks > 1) {
-      const auto& adds = hopper ? costs.wgmma_exchange : costs.tiles_exchange;
-      exchange = adds.once + adds.a_rank * ranks;
     }
     double read_rate = costs.read_rate;
     if (shape.weights_bytes() > costs.cache_bytes) {
       read_rate = std::min(read_rate, active * costs.block_read_rate) /
                   (shape.weights_in_lines ? 1 : costs.read_across_lines);
     }
-    const double end = tile.block + exchange + unaligned / ranks;
-    return tiled_time(device, waves, chunks_a_rank, chunk, end, shape.weights_bytes() / read_rate) +
-           state_traffic(shape) / costs.write_rate;
-  };
-  Estimate best = best_ranks(of.most_ranks, wanted_ranks, time_with);
+    // A multiprocessor does not wait for others before it starts another block.
+    const TiledTime tiled{
+        .waves = std::max(std::ceil(blocks / places) / of.blocks_a_multiprocessor, 1.0),
+        .chunks = rounds(chunks, ranks),
+        .chunk = chunk,
+        .rest = tile.block + exchange_time(of, ranks, costs) + unaligned / ranks,
+        .reading = shape.weights_bytes() / read_rate};
+    return tiled.time(device) + traffic / costs.write_rate;
+  });
   if (shape.pack_bytes > 0) {
     best.us += device.costs->packing.time(static_cast<double>(shape.pack_bytes));
   }
@@ -214,10 +208,7 @@ Estimate tiles_time(const ForwardCandidate& of,
 // to kMostAhead steps ahead, and the time of a step is what remains: the chunks of h and the end of
 // a block. If not, it takes as long as a cell that need not be launched, and the blocks of the last
 // wave run beside the first ones of the next step.
-Estimate step_time(const ForwardCandidate& of,
-                   const ForwardShape& shape,
-                   const DeviceFacts& device,
-                   int wanted_ranks) {
+Estimate step_time(const Row& of, const Shape& shape, const DeviceFacts& device, int wanted_ranks) {
   constexpr int64_t kMostAhead = 3;  // steps
   const Costs& all = *device.costs;
   const StepCosts::Shared& costs = of.float32 ? all.step.float32_shared : all.step.shared;
@@ -252,41 +243,35 @@ Estimate step_time(const ForwardCandidate& of,
                                     : std::min(loading, static_cast<double>(resident)) *
                                           chunk_bytes(of, shape, all.forward) / all.step.chunk_rate;
     const auto early = static_cast<double>(input_chunks / ranks);
-    const double late = static_cast<double>(ceil_div(chunks, ranks)) - early;
+    const double late = rounds(chunks, ranks) - early;
     const double early_time = early * std::max(tile.input_chunk, least);
     const double late_time = late * std::max(tile.chunk, least);
     const double exchange = ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0;
-    const double end = tile.block + exchange + unaligned / ranks;
+    TiledTime tiled{
+        .chunk = late_time, .rest = tile.block + exchange + unaligned / ranks, .least = read};
     if (steps_at_once > 1) {
       const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
       const double early = (early_time / ahead + costs.early_start) * device.slower();
-      return std::max(tiled_time(device, 1, 1, late_time, end, /*reading=*/0, read), early) +
-             traffic;
+      return std::max(tiled.time(device), early) + traffic;
     }
     const double used = static_cast<double>(blocks) / resident;
     const auto& waves = cluster > 1 ? costs.waves_of_clusters : costs.waves;
     const double more = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
-    return tiled_time(device,
-                      1 + std::max(more, 0.0),
-                      1,
-                      early_time + late_time,
-                      end + tile.alone,
-                      0,
-                      read) +
-           traffic;
+    tiled.waves += std::max(more, 0.0);
+    tiled.chunk = early_time + late_time;
+    tiled.rest += tile.alone;
+    return tiled.time(device) + traffic;
   });
 }
 
 // Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows or
 // more could exceed that and still fit a GPU's memory.
-bool ours_run(const ForwardShape& shape, const DeviceFacts& device) {
+bool ours_run(const Shape& shape, const DeviceFacts& device) {
   return device.tiles &&
          ceil_div(shape.batch, 16) * ceil_div(shape.state_size, 8) < (int64_t{1} << 28);
 }
 
-bool few_rows_supports(const ForwardCandidate&,
-                       const ForwardShape& shape,
-                       const DeviceFacts& device) {
+bool few_rows_supports(const Row&, const Shape& shape, const DeviceFacts& device) {
   // Only the cell's kernel supports 16 bits, and rows that start anywhere.
   return (shape.cell != CellType::kGru || !shape.is_step) && ours_run(shape, device) &&
          shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
@@ -295,9 +280,7 @@ bool few_rows_supports(const ForwardCandidate&,
           (shape.in_floats() && shape.vector_rows && shape.input_features % 4 == 0));
 }
 
-bool wgmma_supports(const ForwardCandidate& of,
-                    const ForwardShape& shape,
-                    const DeviceFacts& device) {
+bool wgmma_supports(const Row& of, const Shape& shape, const DeviceFacts& device) {
   // A step of a GRU has z_x, and is one of an LLTM but for its elements.
   const CellType cell =
       shape.cell == CellType::kGru && shape.is_step ? CellType::kLltm : shape.cell;
@@ -308,25 +291,20 @@ bool wgmma_supports(const ForwardCandidate& of,
 }
 
 // The largest tiles need the shared memory of sm_80 or sm_90.
-bool tiles_support(const ForwardCandidate& of,
-                   const ForwardShape& shape,
-                   const DeviceFacts& device) {
+bool tiles_support(const Row& of, const Shape& shape, const DeviceFacts& device) {
   return shape.cell == CellType::kLltm && ours_run(shape, device) &&
          (!shape.is_step || shape.pack_bytes == 0) &&
          (of.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024);
 }
 
-Estimate wgmma_time(const ForwardCandidate& of,
-                    const ForwardShape& shape,
-                    const DeviceFacts& device,
-                    int ranks) {
+Estimate wgmma_time(const Row& of, const Shape& shape, const DeviceFacts& device, int ranks) {
   return shape.is_step ? step_time(of, shape, device, ranks) : tiles_time(of, shape, device, ranks);
 }
 
 // Three TF32 products are as accurate as SGEMM, except for few rows and short sums. There SGEMM is
 // more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums. The steps of an
 // LSTM and a GRU, where the alternative is SGEMM, have at most its error from four rows on.
-bool are_exact(const ForwardCandidate& of, const ForwardShape& shape) {
+bool are_exact(const Row& of, const Shape& shape) {
   return !of.float32 ||
          (shape.cell != CellType::kLltm
               ? shape.batch > 3

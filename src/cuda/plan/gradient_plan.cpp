@@ -9,11 +9,6 @@
 namespace lltm::cuda {
 namespace {
 
-/// A chunk of K of a tile of a product, and what else the tile takes.
-struct TileTimes {
-  double chunk, rest;
-};
-
 /// A plan's schedule, and what a unit of each product takes.
 struct Products {
   GradientSchedule schedule;  // of d_old_h only if the steps of a sequence have not computed it
@@ -22,12 +17,12 @@ struct Products {
 
 Products products_of(const GradientPlan& plan,
                      const BackwardShape& s,
-                     const TileTimes& state,
-                     const TileTimes& weight,
+                     const TiledTime& state,
+                     const TiledTime& weight,
                      const DeviceFacts& device) {
-  const auto unit = [&](int64_t k, int shares, const TileTimes& of) {
-    const auto chunks = static_cast<double>(ceil_div(s.chunks(k), shares));
-    return tiled_time(device, 1, chunks, of.chunk, of.rest);
+  const auto unit = [&](int64_t k, int shares, TiledTime of) {
+    of.chunks = rounds(s.chunks(k), shares);
+    return of.time(device);
   };
   return {schedule_gradients(*s.arithmetic,
                              {.batch = s.batch,
@@ -48,7 +43,8 @@ double products_time(const GradientPlan& plan,
                      const BackwardShape& s,
                      const GradientCosts::Tiles& of,
                      const DeviceFacts& device) {
-  TileTimes state{of.state_chunk, of.state_tile}, weight{of.weight_chunk, of.weight_tile};
+  TiledTime state{.chunk = of.state_chunk, .rest = of.state_tile};
+  TiledTime weight{.chunk = of.weight_chunk, .rest = of.weight_tile};
   double a_megabyte = of.megabyte;
   if (s.state_size * s.element_bytes() % 16 != 0 || s.width() * s.element_bytes() % 16 != 0) {
     // Parts go to a workspace, whose rows are aligned.
@@ -76,8 +72,12 @@ double products_time(const GradientPlan& plan, const BackwardShape& s, const Dev
   const auto& costs = device.costs->backward.wgmma_float32;
   const BackwardCosts::Float32Tile& of = plan.rows == 64 ? costs.tile_64x96 : costs.tile_128x96;
   const double exchange = plan.ranks > 1 ? of.exchange : 0;
-  const auto [schedule, state_us, weight_us] = products_of(
-      plan, s, {of.chunk, of.state_tile + exchange}, {of.chunk, of.weight_tile}, device);
+  const auto [schedule, state_us, weight_us] =
+      products_of(plan,
+                  s,
+                  {.chunk = of.chunk, .rest = of.state_tile + exchange},
+                  {.chunk = of.chunk, .rest = of.weight_tile},
+                  device);
   return schedule.shares.makespan(state_us, weight_us) +
          (plan.weight_parts > 1
               ? costs.sum + (plan.weight_parts + 1) * s.weights_bytes() / costs.sum_rate

@@ -61,12 +61,11 @@ constexpr Float32Tile kFloat32Tiles[] = {{64, 3.5, 0.52, 1.3}, {128, 3.5, 0.755,
 
 double time_of(const Float32Tile& of, const CommonShape& shape, const DeviceFacts& device) {
   const int64_t tiles = ceil_div(shape.batch, of.rows) * ceil_div(shape.gates(), kThreeTf32Columns);
-  return of.launch +
-         tiled_time(device,
-                    static_cast<double>(ceil_div(tiles, device.multiprocessors)),
-                    static_cast<double>(ceil_div(shape.input_features, kThreeTf32Chunk)),
-                    of.chunk,
-                    of.rest);
+  return of.launch + TiledTime{.waves = rounds(tiles, device.multiprocessors),
+                               .chunks = rounds(shape.input_features, kThreeTf32Chunk),
+                               .chunk = of.chunk,
+                               .rest = of.rest}
+                         .time(device);
 }
 
 /// The time of the copies of what TMA cannot describe, even if all rows are contiguous; none if the

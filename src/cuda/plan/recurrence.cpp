@@ -112,14 +112,14 @@ InputProductPlan input_product_of(const Shape& shape, const DeviceFacts& device)
   return plan_input_product(product, device);
 }
 
-/// A step of as many rows as are resident at once, and how often these run all steps.
-struct Waves {
-  double count, step;
-};
-
-Waves waves_of(const Row& of, const Shape& shape, int64_t rows, const DeviceFacts& device) {
+/// The steps of so many rows.
+TiledTime time_of_steps(const Row& of,
+                        const Shape& shape,
+                        int64_t rows,
+                        const DeviceFacts& device) {
+  const auto steps = static_cast<double>(shape.steps);
   if (of.group == Group::kGrid) {
-    return {1, plan_grid(shape, device)->us};
+    return {.chunks = steps, .chunk = plan_grid(shape, device)->us};
   }
   const bool in_clusters = of.group == Group::kCluster;
   const RecurrenceShape::Step& step = shape.backward ? of.times.backward : of.times.forward;
@@ -134,7 +134,7 @@ Waves waves_of(const Row& of, const Shape& shape, int64_t rows, const DeviceFact
   if (!of.float32 && of.tile.rows > 1 && !shape.in_pairs) {
     us *= in_clusters ? kOddInCluster : kOddInBlock;
   }
-  return {static_cast<double>(ceil_div(a_multiprocessor, resident)), us};
+  return {.waves = rounds(a_multiprocessor, resident), .chunks = steps, .chunk = us};
 }
 
 Estimate time_of_sequence(const Row& of, const Shape& shape, const DeviceFacts& device, int) {
@@ -150,13 +150,9 @@ Estimate time_of_sequence(const Row& of, const Shape& shape, const DeviceFacts& 
     prologue -= product.is_own() && !in_grid ? kHidden : 0;
     input = launches * product.us;
   }
-  const Waves waves = waves_of(of, shape, ceil_div(shape.batch, parts), device);
-  return {input + static_cast<double>(parts) *
-                      tiled_time(device,
-                                 waves.count,
-                                 static_cast<double>(shape.steps),
-                                 waves.step,
-                                 launches / static_cast<double>(parts) * prologue)};
+  TiledTime of_part = time_of_steps(of, shape, ceil_div(shape.batch, parts), device);
+  of_part.rest = launches / static_cast<double>(parts) * prologue;
+  return {input + static_cast<double>(parts) * of_part.time(device)};
 }
 
 constexpr RecurrenceCandidate across_grid(std::string_view name, CellType cell) {

@@ -8,13 +8,13 @@
 namespace lltm::cuda {
 namespace {
 
+using Row = SequenceGradientCandidate;
+using Shape = SequenceGradientShape;
+
 /// The estimate for tiles with the best number of ranks, or with the wanted one.
-Estimate tiles_time(const SequenceGradientCandidate& of,
-                    const SequenceGradientShape& shape,
-                    const DeviceFacts& device,
-                    int wanted) {
+Estimate tiles_time(const Row& of, const Shape& shape, const DeviceFacts& device, int wanted) {
   const SequenceBackwardCosts& costs = device.costs->sequence_backward;
-  const SequenceGradientShape::Times& tile = of.times;
+  const Shape::Times& tile = of.times;
   const int64_t tiles =
       ceil_div(shape.batch, of.tile.rows) * ceil_div(shape.state_size, of.tile.columns);
   const int64_t chunks = shape.chunks(shape.gates());
@@ -47,22 +47,17 @@ Estimate tiles_time(const SequenceGradientCandidate& of,
                                   active * chunk_bytes / chunk_rate);
     const double finish =
         tile.finish * rows / of.tile.rows / ranks + (ranks > 1 ? tile.exchange : 0);
-    return tiled_time(device,
-                      static_cast<double>(ceil_div(blocks, resident)),
-                      static_cast<double>(ceil_div(chunks, ranks)),
-                      chunk,
-                      costs.launch + finish,
-                      /*reading=*/0,
-                      least) +
-           transposing;
+    const TiledTime tiled{.waves = rounds(blocks, resident),
+                          .chunks = rounds(chunks, ranks),
+                          .chunk = chunk,
+                          .rest = costs.launch + finish,
+                          .least = least};
+    return tiled.time(device) + transposing;
   });
 }
 
 /// A product by ATen and a pointwise kernel.
-Estimate time_by_library(const SequenceGradientCandidate&,
-                         const SequenceGradientShape& shape,
-                         const DeviceFacts& device,
-                         int) {
+Estimate time_by_library(const Row&, const Shape& shape, const DeviceFacts& device, int) {
   if (!shape.arithmetic) {
     return {};  // There is nothing else for float64.
   }
@@ -82,15 +77,13 @@ Estimate time_by_library(const SequenceGradientCandidate&,
 }
 
 // Blocks are counted in 32 bits.
-bool ours_run(const SequenceGradientShape& shape, const DeviceFacts& device) {
+bool ours_run(const Shape& shape, const DeviceFacts& device) {
   return shape.arithmetic && device.tiles &&
          ceil_div(shape.batch, 32) * ceil_div(shape.state_size, 32) <= (1 << 27);
 }
 
 // TMA counts rows in 32 bits.
-bool wgmma_supports(const SequenceGradientCandidate& of,
-                    const SequenceGradientShape& shape,
-                    const DeviceFacts& device) {
+bool wgmma_supports(const Row& of, const Shape& shape, const DeviceFacts& device) {
   return ours_run(shape, device) && device.wgmma &&
          (shape.state_size % 4 == 0 || of.any_state_size) &&
          of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
@@ -98,9 +91,7 @@ bool wgmma_supports(const SequenceGradientCandidate& of,
 }
 
 // The LLTM.
-bool tiles_support(const SequenceGradientCandidate&,
-                   const SequenceGradientShape& shape,
-                   const DeviceFacts& device) {
+bool tiles_support(const Row&, const Shape& shape, const DeviceFacts& device) {
   return ours_run(shape, device) && shape.gates() == 3 * shape.state_size;
 }
 
