@@ -71,7 +71,7 @@ struct BackwardArguments {
 };
 
 struct LltmSequenceArguments {
-  static constexpr const char* kOperator = "lltm::sequence";
+  static constexpr const char* kOperator = cell::kLltm.name;
   static constexpr const char* kBackwardOperator = "lltm::sequence_backward";
   static constexpr bool kHasSteps = true;
   static constexpr const CellDescriptor& kCell = cell::kLltm;
@@ -91,7 +91,7 @@ struct LltmSequenceArguments {
 };
 
 struct LstmArguments {
-  static constexpr const char* kOperator = "lltm::lstm";
+  static constexpr const char* kOperator = cell::kLstm.name;
   static constexpr const char* kBackwardOperator = "lltm::lstm_backward";
   static constexpr bool kHasSteps = true;
   static constexpr const CellDescriptor& kCell = cell::kLstm;
@@ -114,7 +114,7 @@ struct LstmArguments {
 };
 
 struct GruArguments {
-  static constexpr const char* kOperator = "lltm::gru";
+  static constexpr const char* kOperator = cell::kGru.name;
   static constexpr const char* kBackwardOperator = "lltm::gru_backward";
   static constexpr bool kHasSteps = true;
   static constexpr const CellDescriptor& kCell = cell::kGru;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <limits>
 #include <sstream>
+#include <type_traits>
 #include <vector>
 
 namespace lltm::cuda {
@@ -46,26 +47,18 @@ const std::vector<std::string_view>& candidate_names() {
   return names;
 }
 
-Arithmetic arithmetic_of(const ContiguousProblem& of) {
-  return static_cast<Arithmetic>(of.arithmetic);
-}
-
 /// Of its address, only the alignment counts.
 Matrix contiguous(int64_t columns) {
   return {reinterpret_cast<const void*>(4096), columns};
 }
 
-/// The shape of a problem of a cell, or of a step of its sequence.
-template <typename Shape>
-Shape shape_for(const ContiguousProblem& of, CellType cell, bool is_step);
-
-template <>
-ForwardShape shape_for(const ContiguousProblem& of, CellType cell, bool is_step) {
-  StepOperands operands{.size = element_size(arithmetic_of(of)),
-                        .gates = gates_of(cell) * of.state_size,
+/// A problem of a cell, or of a step of its sequence, on contiguous matrices.
+ForwardShape forward_of(const CommonShape& of, bool is_step) {
+  StepOperands operands{.size = of.element_bytes(),
+                        .gates = of.gates(),
                         .input_features = of.input_features,
                         .state_size = of.state_size};
-  const bool one_matrix = cell == CellType::kLltm;
+  const bool one_matrix = of.cell == CellType::kLltm;
   const Matrix input = contiguous(of.input_features);
   const Matrix weights = contiguous(of.state_size + (one_matrix ? of.input_features : 0));
   const Matrix weights_input =
@@ -82,27 +75,23 @@ ForwardShape shape_for(const ContiguousProblem& of, CellType cell, bool is_step)
   if (!is_step) {
     problem.old_h = contiguous(of.state_size);
   }
-  return forward_shape(arithmetic_of(of), problem, is_step, cell);
+  return forward_shape(*of.arithmetic, problem, is_step, of.cell);
 }
 
-template <>
-BackwardShape shape_for(const ContiguousProblem& of, CellType, bool) {
-  const int size = element_size(arithmetic_of(of));
-  return {{.arithmetic = arithmetic_of(of),
-           .batch = of.batch,
-           .input_features = of.input_features,
-           .state_size = of.state_size},
-          /*vector_rows=*/contiguous(of.input_features).starts_at_vectors(size) &&
-              contiguous(of.state_size).starts_at_vectors(size)};
-}
-
-template <>
-SequenceGradientShape shape_for(const ContiguousProblem& of, CellType, bool) {
-  // As many steps as tools/tune measures.
-  return {{.arithmetic = arithmetic_of(of),
-           .steps = 24,
-           .batch = of.batch,
-           .state_size = of.state_size}};
+template <typename Shape>
+Shape shape_of(const CommonShape& of, bool is_step) {
+  if constexpr (std::is_same_v<Shape, ForwardShape>) {
+    return forward_of(of, is_step);
+  } else if constexpr (std::is_same_v<Shape, BackwardShape>) {
+    return {of,
+            contiguous(of.input_features).starts_at_vectors(of.element_bytes()) &&
+                contiguous(of.state_size).starts_at_vectors(of.element_bytes())};
+  } else {
+    Shape step{of};
+    step.steps = 24;  // as many as tools/tune measures
+    step.input_features = 0;
+    return step;
+  }
 }
 
 template <typename Shape>
@@ -111,7 +100,12 @@ ContiguousEstimate answer(const Candidate<Shape>& candidate,
                           const ContiguousProblem& of,
                           bool of_lstm,
                           bool of_steps) {
-  const Shape shape = shape_for<Shape>(of, of_lstm ? CellType::kLstm : CellType::kLltm, of_steps);
+  const auto shape = shape_of<Shape>({.cell = of_lstm ? CellType::kLstm : CellType::kLltm,
+                                      .arithmetic = static_cast<Arithmetic>(of.arithmetic),
+                                      .batch = of.batch,
+                                      .input_features = of.input_features,
+                                      .state_size = of.state_size},
+                                     of_steps);
   const auto found = estimate_if_supported(candidate, shape, device, static_cast<int>(of.ranks));
   if (!found) {
     return {std::numeric_limits<double>::quiet_NaN(), 0, 0};
@@ -174,6 +168,10 @@ std::optional<Selection> parse_selection(std::string_view path) {
   const auto name = std::ranges::find(candidate_names(), path);
   return name == candidate_names().end() ? std::nullopt
                                          : std::optional(Selection{.name = *name, .ranks = ranks});
+}
+
+std::string_view name_of(Group group) {
+  return std::ranges::find(kGroups, group, [](const auto& of) { return of.group; })->name;
 }
 
 std::string selectable() {

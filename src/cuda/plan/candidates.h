@@ -18,6 +18,9 @@ namespace lltm::cuda {
 /// Returns what a value of LLTM_CUDA_PATH (plan.h) selects, or nothing if it is unknown.
 std::optional<Selection> parse_selection(std::string_view path);
 
+/// The value that selects a group.
+std::string_view name_of(Group group);
+
 /// The values of LLTM_CUDA_PATH, separated by spaces, without those that have ranks.
 std::string selectable();
 

@@ -1,5 +1,6 @@
 #include "plan.h"
 
+#include "../../cell/descriptor.h"
 #include "../../operators/tf32.h"
 #include "../runtime/device_facts.h"
 #include "candidates.h"
@@ -50,14 +51,11 @@ SequencePlan plan_sequence(const DeviceFacts& device, const SequenceShape& shape
   if (plan.recurrence == nullptr && selected.group && runs_all_steps(*selected.group)) {
     const std::string why = why_no_recurrence(shape, device, *selected.group);
     TORCH_CHECK(why.empty(),
-                shape.cell == CellType::kLltm   ? "lltm::sequence"
-                : shape.cell == CellType::kLstm ? "lltm::lstm"
-                                                : "lltm::gru",
+                descriptor_of(shape.cell).name,
                 shape.backward ? "_backward" : "",
                 ": LLTM_CUDA_PATH=",
-                selected.group == Group::kCluster ? "cluster "
-                : selected.group == Group::kGrid  ? "grid "
-                                                  : "block ",
+                name_of(*selected.group),
+                " ",
                 why);
   }
   return plan;

@@ -100,24 +100,22 @@ SequencePlan choose_sequence(const SequenceShape& shape,
                              const DeviceFacts& device,
                              const Selection& selection) {
   SequencePlan plan;
+  double us = 0;  // of a step
   if (shape.backward) {
     SequenceGradientShape step{shape};
     step.input_features = 0;
     step.columns = saved_of(shape.cell) * shape.state_size;
     plan.gradients = choose(step, device, selection);
-  } else if (shape.one_step) {
-    plan.one_step = choose_forward(*shape.one_step, device, selection);
+    us = plan.gradients.estimate.us;
+  } else {
+    if (shape.one_step) {
+      const ForwardPlan one_step = choose_forward(*shape.one_step, device, selection);
+      plan.one_step = one_step.by_library() ? ForwardPlan{} : one_step;
+    }
+    const bool as_cell = plan.one_step.choice.candidate != nullptr;
+    plan.steps = as_cell ? StepsPlan{} : plan_steps(shape, device, selection);
+    us = as_cell ? plan.one_step.choice.estimate.us : plan.steps.us;
   }
-  const bool as_cell = plan.one_step.choice.candidate != nullptr && !plan.one_step.by_library();
-  if (!as_cell) {
-    plan.one_step = {};
-  }
-  if (!shape.backward && !as_cell) {
-    plan.steps = plan_steps(shape, device, selection);
-  }
-  const double us = shape.backward ? plan.gradients.estimate.us
-                    : as_cell      ? plan.one_step.choice.estimate.us
-                                   : plan.steps.us;
   plan.recurrence =
       choose_recurrence(shape, device, selection, static_cast<double>(shape.steps) * us);
   if (plan.recurrence != nullptr && plan.recurrence->group == Group::kGrid) {
