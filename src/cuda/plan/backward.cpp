@@ -14,6 +14,9 @@
 namespace lltm::cuda {
 namespace {
 
+using Row = BackwardCandidate;
+using Shape = BackwardShape;
+
 /// The largest cluster with which all tiles are resident at once. More multiprocessors read the
 /// weights faster.
 int most_ranks(const DeviceFacts& device, int64_t tiles, int64_t chunks, double blocks_per_sm) {
@@ -28,20 +31,18 @@ int most_ranks(const DeviceFacts& device, int64_t tiles, int64_t chunks, double 
 
 /// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows
 /// or more could exceed that and still fit a GPU's memory.
-bool ours_run(const BackwardShape& s, const DeviceFacts& device) {
+bool ours_run(const Shape& s, const DeviceFacts& device) {
   return s.arithmetic && device.tiles &&
          ceil_div(s.batch, 16) * ceil_div(s.width(), 8) < (int64_t{1} << 28) &&
          ceil_div(s.gates(), 64) * ceil_div(s.width(), 64) < (int64_t{1} << 28);
 }
 
 // The whole backward in one launch, without tiles. A thread takes four columns or one.
-bool few_rows_supports(const BackwardCandidate&,
-                       const BackwardShape& s,
-                       const DeviceFacts& device) {
+bool few_rows_supports(const Row&, const Shape& s, const DeviceFacts& device) {
   return ours_run(s, device) && s.forms_d_old_h && s.batch <= kFewRows;
 }
 
-int few_rows_ranks(const BackwardShape& s, const DeviceFacts& device) {
+int few_rows_ranks(const Shape& s, const DeviceFacts& device) {
   // One block per multiprocessor, or two, of which 224 are resident in clusters of up to seven.
   const int64_t strips = s.column_tiles(64), groups = ceil_div(s.state_size, 16);
   int ranks = most_ranks(device, strips, groups, 1);
@@ -54,7 +55,7 @@ int few_rows_ranks(const BackwardShape& s, const DeviceFacts& device) {
   return ranks;
 }
 
-Estimate few_rows_time(const BackwardShape& s, const DeviceFacts& device) {
+Estimate few_rows_time(const Shape& s, const DeviceFacts& device) {
   const auto& costs = device.costs->backward.few_rows;
   const BackwardCosts::FewRows& of = s.in_floats() ? costs.floats : costs.halves;
   const int ranks = few_rows_ranks(s, device);
@@ -74,19 +75,19 @@ Estimate few_rows_time(const BackwardShape& s, const DeviceFacts& device) {
 // TMA reads rows that start anywhere, or they are packed. The kernels count rows in int, also those
 // by which the last tile exceeds the matrix.
 template <bool kFloat32>
-bool wgmma_supports(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
+bool wgmma_supports(const Row&, const Shape& s, const DeviceFacts& device) {
   constexpr int64_t kMost = int64_t{1} << 30;
   return ours_run(s, device) && device.wgmma && (kFloat32 || s.cell == CellType::kLltm) &&
          kFloat32 == (s.arithmetic == Arithmetic::kFloat32) && s.batch < kMost &&
          s.gates() < kMost && s.width() < kMost;
 }
 
-bool tiles_support(const BackwardCandidate&, const BackwardShape& s, const DeviceFacts& device) {
+bool tiles_support(const Row&, const Shape& s, const DeviceFacts& device) {
   return ours_run(s, device) && s.cell == CellType::kLltm;
 }
 
 // Large products take the largest tiles that the shared memory of sm_80 and sm_90 holds.
-GradientPlan tiles_plan(const BackwardShape& s, const DeviceFacts& device) {
+GradientPlan tiles_plan(const Shape& s, const DeviceFacts& device) {
   const auto squares = [](int size, int ranks) {
     return GradientPlan{
         .rows = size, .state_columns = size, .weight_columns = size, .ranks = ranks};
@@ -103,7 +104,7 @@ GradientPlan tiles_plan(const BackwardShape& s, const DeviceFacts& device) {
   return squares(64, ranks);
 }
 
-Estimate tiles_time(const BackwardShape& s, const DeviceFacts& device) {
+Estimate tiles_time(const Shape& s, const DeviceFacts& device) {
   const BackwardCosts::Tiles& of = device.costs->backward.tiles.of(*s.arithmetic);
   const GradientPlan plan = tiles_plan(s, device);
   const int size = plan.rows;
@@ -126,7 +127,7 @@ Estimate tiles_time(const BackwardShape& s, const DeviceFacts& device) {
           plan};
 }
 
-Estimate time_by_library(const BackwardShape& s, const DeviceFacts& device) {
+Estimate time_by_library(const Shape& s, const DeviceFacts& device) {
   if (!s.arithmetic) {
     return {};  // There is nothing else for float64.
   }
@@ -145,11 +146,8 @@ Estimate time_by_library(const BackwardShape& s, const DeviceFacts& device) {
 }
 
 /// The kernel of d_gates, unless `of` has few rows, and the products.
-template <Estimate (*time)(const BackwardShape&, const DeviceFacts&)>
-Estimate estimate(const BackwardCandidate& of,
-                  const BackwardShape& s,
-                  const DeviceFacts& device,
-                  int) {
+template <Estimate (*time)(const Shape&, const DeviceFacts&)>
+Estimate estimate(const Row& of, const Shape& s, const DeviceFacts& device, int) {
   Estimate found = time(s, device);
   if (of.group != Group::kFewRows) {
     found.us += 10 * static_cast<double>(s.batch * s.state_size) * s.element_bytes() /

@@ -56,11 +56,11 @@ double products_time(const GradientPlan& plan,
   const int state_units = schedule.state.units, weight_units = schedule.weights.units;
   // Tiles whose K is shared have a cluster each. Clusters that are not resident wait.
   const int clusters = plan.blocks / plan.ranks;
-  const auto rounds = [&](int units) { return static_cast<double>(ceil_div(units, clusters)); };
-  double us = schedule.shares.clusters > clusters
-                  ? rounds(state_units) * state_us + rounds(weight_units) * weight_us
-                  : share_gradients(state_units, weight_units, clusters, state_us, weight_us)
-                        .makespan(state_us, weight_us);
+  double us =
+      schedule.shares.clusters > clusters
+          ? rounds(state_units, clusters) * state_us + rounds(weight_units, clusters) * weight_us
+          : share_gradients(state_units, weight_units, clusters, state_us, weight_us)
+                .makespan(state_us, weight_us);
   if (const int64_t floats = schedule.floats_of_parts(); floats > 0) {
     us += of.sums + of.sums_megabyte * static_cast<double>(floats) * 4e-6;
   }

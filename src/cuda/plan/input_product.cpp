@@ -32,41 +32,32 @@ bool is_small(const CommonShape& shape) {
 }
 
 /// Multiply-adds of a large product of the library, per microsecond.
-double library_rate(Arithmetic arithmetic) {
-  switch (arithmetic) {
-    case Arithmetic::kFloat32:
-      return 23e6;
-    case Arithmetic::kTf32:
-      return 190e6;
-    default:
-      return 380e6;
-  }
-}
+constexpr ByArithmetic<double> kLibraryRate{.float32 = 23e6, .tf32 = 190e6, .half = 380e6};
 
 double time_by_library(const CommonShape& shape, const DeviceFacts& device) {
   const double elements = static_cast<double>(shape.batch) * static_cast<double>(shape.gates());
   const Product product{kLibraryLaunch,
                         elements * static_cast<double>(shape.input_features),
-                        library_rate(*shape.arithmetic)};
+                        kLibraryRate.of(*shape.arithmetic)};
   return product.time(device) + elements * shape.element_bytes() / kTraffic;
 }
 
-/// By three TF32 products, in tiles of 64 or 128 rows. Microseconds of the launch, a chunk of K,
-/// and the rest of a tile, which is written meanwhile. Measured on an H100.
+/// By three TF32 products: the rows of a tile, and microseconds of the launch, a chunk of K, and
+/// the rest of a tile, which is written meanwhile. Measured on an H100.
 struct Float32Tile {
   int rows;
   double launch, chunk, rest;
+
+  double time(const CommonShape& shape, const DeviceFacts& device) const {
+    const int64_t tiles = ceil_div(shape.batch, rows) * ceil_div(shape.gates(), kThreeTf32Columns);
+    const TiledTime tiled{.waves = rounds(tiles, device.multiprocessors),
+                          .chunks = rounds(shape.input_features, kThreeTf32Chunk),
+                          .chunk = chunk,
+                          .rest = rest};
+    return launch + tiled.time(device);
+  }
 };
 constexpr Float32Tile kFloat32Tiles[] = {{64, 3.5, 0.52, 1.3}, {128, 3.5, 0.755, 2.5}};
-
-double time_of(const Float32Tile& of, const CommonShape& shape, const DeviceFacts& device) {
-  const int64_t tiles = ceil_div(shape.batch, of.rows) * ceil_div(shape.gates(), kThreeTf32Columns);
-  return of.launch + TiledTime{.waves = rounds(tiles, device.multiprocessors),
-                               .chunks = rounds(shape.input_features, kThreeTf32Chunk),
-                               .chunk = of.chunk,
-                               .rest = of.rest}
-                         .time(device);
-}
 
 /// The time of the copies of what TMA cannot describe, even if all rows are contiguous; none if the
 /// workspace has no room for them.
@@ -87,21 +78,17 @@ std::optional<double> copies_time(const CommonShape& shape, const DeviceFacts& d
 }  // namespace
 
 InputProductPlan plan_input_product(const CommonShape& shape, const DeviceFacts& device) {
-  InputProductPlan best{
-      .kernel = is_small(shape) ? InputProductKernel::kSmall : InputProductKernel::kLibrary,
-      .tile_rows = 0,
-      .us = time_by_library(shape, device)};
-  if (best.is_own()) {
-    best.us += time_of_features(shape);
+  const double by_library = time_by_library(shape, device);
+  if (is_small(shape)) {
+    return {InputProductKernel::kSmall, 0, by_library + time_of_features(shape)};
   }
   constexpr int64_t kMostRows = std::numeric_limits<int32_t>::max() - 128;  // TMA counts in 32 bits
-  if (best.is_own() || shape.arithmetic != Arithmetic::kFloat32 || !device.wgmma ||
-      shape.input_features == 0 || shape.batch > kMostRows) {
-    return best;
-  }
-  if (const std::optional<double> copies = copies_time(shape, device)) {
+  const bool by_wgmma = shape.arithmetic == Arithmetic::kFloat32 && device.wgmma &&
+                        shape.input_features > 0 && shape.batch <= kMostRows;
+  InputProductPlan best{InputProductKernel::kLibrary, 0, by_library};
+  if (const auto copies = by_wgmma ? copies_time(shape, device) : std::nullopt) {
     for (const Float32Tile& tile : kFloat32Tiles) {
-      if (const double us = *copies + time_of(tile, shape, device); us < best.us) {
+      if (const double us = *copies + tile.time(shape, device); us < best.us) {
         best = {InputProductKernel::kWgmmaFloat32, tile.rows, us};
       }
     }
