@@ -291,6 +291,22 @@ LLTM_API std::tuple<at::Tensor, at::Tensor, at::Tensor> gru(
     bool reverse = false,
     bool keep = false);
 
+/// How gru() would compute these arguments on a GPU, as sequence_plan() says it. Launches nothing.
+///
+/// @param input, weight_ih, ...  as for gru(), on a CUDA device
+/// @return for example `kernel=recurrence_gru_fma_128x1 cluster=1 rows=1 x=outside`
+/// @throws c10::Error if an argument is invalid, or if LLTM_CUDA_PATH asks for what is impossible.
+LLTM_API std::string gru_plan(const at::Tensor& input,
+                              const at::Tensor& weight_ih,
+                              const at::Tensor& weight_hh,
+                              const std::optional<at::Tensor>& bias_ih = std::nullopt,
+                              const std::optional<at::Tensor>& bias_hh = std::nullopt,
+                              const std::optional<at::Tensor>& h0 = std::nullopt,
+                              const std::optional<at::Tensor>& lengths = std::nullopt,
+                              const std::optional<at::Tensor>& reset = std::nullopt,
+                              bool reverse = false,
+                              bool keep = false);
+
 /// The gradients of gru(). Called by autograd; programs rarely need to call it.
 ///
 /// @param grad_output    (T, N, H), the gradient of output

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ._config import missing_on
 
-__all__ = ["forward", "gru", "lstm", "lstm_plan", "sequence", "sequence_plan"]
+__all__ = ["forward", "gru", "gru_plan", "lstm", "lstm_plan", "sequence", "sequence_plan"]
 
 
 DIFFERENTIABLE = (
@@ -314,6 +314,33 @@ def lstm_plan(
     """
     _check_on_gpu("lstm_plan", input)
     plan = torch.ops.lltm.lstm_plan(input, weight_ih, weight_hh, bias, h0, c0, lengths, reset, reverse, keep)
+    return _with_what_is_missing(plan, input)
+
+
+def gru_plan(
+    input: Tensor,
+    weight_ih: Tensor,
+    weight_hh: Tensor,
+    bias_ih: Tensor | None = None,
+    bias_hh: Tensor | None = None,
+    h0: Tensor | None = None,
+    lengths: Tensor | None = None,
+    reset: Tensor | None = None,
+    reverse: bool = False,
+    keep: bool = False,
+) -> str:
+    """How :func:`gru` would compute these arguments on a GPU, as :func:`sequence_plan` says it. Launches nothing.
+
+    Args:
+        input, ..., keep: as for gru, on a CUDA device. A call that autograd records keeps gates.
+
+    Returns:
+        For example ``kernel=recurrence_gru_fma_128x1 cluster=1 rows=1 x=outside``.
+
+    Raises RuntimeError if an argument is invalid or not on a GPU, or if LLTM_CUDA_PATH asks for what is impossible.
+    """
+    _check_on_gpu("gru_plan", input)
+    plan = torch.ops.lltm.gru_plan(input, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset, reverse, keep)
     return _with_what_is_missing(plan, input)
 
 

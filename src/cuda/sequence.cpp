@@ -121,7 +121,7 @@ std::string describe_precision(const SequenceShape& shape) {
     return "";
   }
   return std::string(shape.arithmetic == Arithmetic::kTf32 ? " tf32=on" : " tf32=off") +
-         " setting=" + (shape.cell == CellType::kLstm ? "cudnn.rnn" : "cuda.matmul");
+         " setting=" + (shape.cell == CellType::kLltm ? "cuda.matmul" : "cudnn.rnn");
 }
 
 void run(const SequencePlan& plan,
@@ -146,12 +146,13 @@ void run(const SequencePlan& plan,
 
 /// The outputs, with room for a rounded h_n, which is a result only if another state is carried. Of
 /// the result's dtype it is the result: both round the same numbers.
-SequenceOutputs with_rounded_h(SequenceOutputs outputs, const Device& device) {
+template <typename Empty>
+SequenceOutputs with_rounded_h(SequenceOutputs outputs, const Empty& empty) {
   if (!outputs.h_n.defined()) {
     const auto dtype = outputs.output.scalar_type();
     const at::IntArrayRef shape = outputs.c_n.sizes();
-    outputs.h_n = outputs.c_n.scalar_type() == dtype ? outputs.c_n : device.empty(shape, dtype);
-    outputs.cells = device.empty({0, shape[0], shape[1]}, dtype);
+    outputs.h_n = outputs.c_n.scalar_type() == dtype ? outputs.c_n : empty(shape, dtype);
+    outputs.cells = empty({0, shape[0], shape[1]}, dtype);
   }
   return outputs;
 }
@@ -160,13 +161,13 @@ template <typename Arguments>
 auto sequence(const Arguments& arguments, bool reverse, bool keep) {
   const auto sizes = check<int64_t>(arguments);
   const Device device(arguments.input);
-  const SequenceOutputs outputs =
-      empty_outputs(arguments, sizes, keep, [&](at::IntArrayRef shape, at::ScalarType dtype) {
-        return device.empty(shape, dtype);
-      });
+  const auto empty = [&](at::IntArrayRef shape, at::ScalarType dtype) {
+    return device.empty(shape, dtype);
+  };
+  const SequenceOutputs outputs = empty_outputs(arguments, sizes, keep, empty);
   if (sizes.batch * sizes.state_size > 0) {
     const RecurrentArguments of = recurrent(arguments);
-    const SequenceOutputs all = with_rounded_h(outputs, device);
+    const SequenceOutputs all = with_rounded_h(outputs, empty);
     const SequenceShape shape = shape_of(all, of, sizes);
     const SequencePlan plan = plan_sequence(device.facts(), shape);
     run(plan, shape.arithmetic, all, of, sizes, device, reverse);
@@ -182,10 +183,11 @@ std::string plan_of_sequence(const Arguments& arguments, bool /*reverse*/, bool 
   if (sizes.steps * sizes.batch * sizes.state_size == 0) {
     return describe("none", 0, 0, false);
   }
+  const auto empty = [](at::IntArrayRef shape, at::ScalarType dtype) -> Tensor {
+    return at::detail::empty_meta(shape, dtype);
+  };
   const SequenceOutputs outputs =
-      empty_outputs(arguments, sizes, keep, [](at::IntArrayRef shape, at::ScalarType dtype) {
-        return at::detail::empty_meta(shape, dtype);
-      });
+      with_rounded_h(empty_outputs(arguments, sizes, keep, empty), empty);
   const DeviceFacts& facts = device.facts();
   const SequenceShape shape = shape_of(outputs, recurrent(arguments), sizes);
   return describe(plan_sequence(facts, shape), sizes, facts) + describe_precision(shape);
@@ -197,9 +199,8 @@ TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   for_each_cell([&]<typename Cell>() {
     using Op = typename Cell::Forward;
     Op::template implement<sequence<typename Op::Arguments>>(m);
+    Cell::Plan::template implement<plan_of_sequence<typename Op::Arguments>>(m);
   });
-  op::LltmSequencePlan::implement<plan_of_sequence<LltmSequenceArguments>>(m);
-  op::LstmPlan::implement<plan_of_sequence<LstmArguments>>(m);
 }
 
 }  // namespace lltm::cuda

@@ -25,10 +25,9 @@ TORCH_LIBRARY_IMPL(lltm, CUDA, m) {
   };
   raise(lltm::op::Forward::kName);
   raise(lltm::op::Backward::kName);
-  raise(lltm::op::LltmSequencePlan::kName);
-  raise(lltm::op::LstmPlan::kName);
   lltm::for_each_cell([&]<typename Cell>() {
     raise(Cell::Forward::kName);
+    raise(Cell::Plan::kName);
     raise(Cell::Backward::kName);
     raise(Cell::GateGradients::kName);
   });

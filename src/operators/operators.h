@@ -105,6 +105,10 @@ struct Gru : Operator<Gru, GruResults, GruArguments, bool, bool> {
   static constexpr const char* kName = Arguments::kOperator;
 };
 
+struct GruPlan : Operator<GruPlan, std::string, GruArguments, bool, bool> {
+  static constexpr const char* kName = "lltm::gru_plan";
+};
+
 struct GruBackward : Operator<GruBackward,
                               OptionalGradients<GruGradient::kCount>,
                               GruBackwardArguments,
@@ -146,6 +150,7 @@ struct GruGateGradients : Operator<GruGateGradients,
 
 struct LltmOperators {
   using Forward = op::LltmSequence;
+  using Plan = op::LltmSequencePlan;
   using Backward = op::LltmSequenceBackward;
   using GateGradients = op::LltmSequenceGateGradients;
   static constexpr const char* kNode = "LltmSequenceBackward";
@@ -154,6 +159,7 @@ struct LltmOperators {
 
 struct LstmOperators {
   using Forward = op::Lstm;
+  using Plan = op::LstmPlan;
   using Backward = op::LstmBackward;
   using GateGradients = op::LstmGateGradients;
   static constexpr const char* kNode = "LltmLstmBackward";
@@ -162,6 +168,7 @@ struct LstmOperators {
 
 struct GruOperators {
   using Forward = op::Gru;
+  using Plan = op::GruPlan;
   using Backward = op::GruBackward;
   using GateGradients = op::GruGateGradients;
   static constexpr const char* kNode = "LltmGruBackward";

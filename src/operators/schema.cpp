@@ -78,6 +78,10 @@ TORCH_LIBRARY(lltm, m) {
       " bool reverse=False, bool keep=False) -> (Tensor output, Tensor h_n, Tensor gates)",
       {at::Tag::pt2_compliant_tag});
   m.def(
+      "gru_plan(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None,"
+      " Tensor? bias_hh=None, Tensor? h0=None, Tensor? lengths=None, Tensor? reset=None,"
+      " bool reverse=False, bool keep=False) -> str");
+  m.def(
       "gru_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor output, Tensor gates,"
       " Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh,"
       " Tensor? h0, Tensor? lengths, Tensor? reset, bool reverse, bool[6] output_mask)"
@@ -289,6 +293,20 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> gru(const at::Tensor& input,
                                                    bool reverse,
                                                    bool keep) {
   return op::Gru::call(
+      {input, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset}, reverse, keep);
+}
+
+std::string gru_plan(const at::Tensor& input,
+                     const at::Tensor& weight_ih,
+                     const at::Tensor& weight_hh,
+                     const std::optional<at::Tensor>& bias_ih,
+                     const std::optional<at::Tensor>& bias_hh,
+                     const std::optional<at::Tensor>& h0,
+                     const std::optional<at::Tensor>& lengths,
+                     const std::optional<at::Tensor>& reset,
+                     bool reverse,
+                     bool keep) {
+  return op::GruPlan::call(
       {input, weight_ih, weight_hh, bias_ih, bias_hh, h0, lengths, reset}, reverse, keep);
 }
 

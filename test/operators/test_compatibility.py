@@ -59,6 +59,10 @@ SCHEMAS = {
         " Tensor? h0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool keep=False)"
         " -> (Tensor output, Tensor h_n, Tensor gates)"
     ),
+    "gru_plan": (
+        "lltm::gru_plan(Tensor input, Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih=None, Tensor? bias_hh=None,"
+        " Tensor? h0=None, Tensor? lengths=None, Tensor? reset=None, bool reverse=False, bool keep=False) -> str"
+    ),
     "gru_backward": (
         "lltm::gru_backward(Tensor? grad_output, Tensor? grad_h_n, Tensor output, Tensor gates, Tensor input,"
         " Tensor weight_ih, Tensor weight_hh, Tensor? bias_ih, Tensor? bias_hh, Tensor? h0, Tensor? lengths,"

@@ -387,7 +387,7 @@ def test_a_cuda_tensor_in_a_build_without_cuda(path):
         operator({name: tensor.cuda() for name, tensor in operator.arguments().items()})
 
 
-@pytest.mark.parametrize("operator", ["sequence", "lstm"])  # there is no gru_plan
+@pytest.mark.parametrize("operator", ["sequence", "lstm", "gru"])
 def test_a_plan_is_for_a_gpu(operator):
     plan = f"{operator}_plan"
     with pytest.raises(RuntimeError, match=f"^lltm::{plan}: expected input on a CUDA device, got cpu$"):

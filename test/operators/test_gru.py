@@ -7,6 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
+import lltm
+
 T, N, I, H = 7, 6, 5, 4  # noqa: E741
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
@@ -265,6 +267,20 @@ def test_across_the_grid(needs_cuda, monkeypatch, sizes, dtype, ragged, reverse)
     monkeypatch.setenv("LLTM_CUDA_PATH", "recurrence_gru_grid")
     check_values_and_gradients("cuda", sizes, dtype, ragged, reverse)
     check_a_float32_h0("cuda", sizes, dtype)
+
+
+def test_plan(needs_cuda, monkeypatch):
+    arguments = make((9, 5, 6, 128), torch.float32, device="cuda")
+    before = torch.cuda.memory_allocated()
+    for path, kernel in [
+        ("recurrence_gru_fma_128x4", "recurrence_gru_fma_128x4 cluster=1 rows=4"),
+        ("library", "library cluster=1 rows=5"),
+    ]:
+        monkeypatch.setenv("LLTM_CUDA_PATH", path)
+        plan = f"kernel={kernel} x=outside tf32=off setting=cudnn.rnn"
+        assert torch.ops.lltm.gru_plan(*arguments) == plan
+        assert lltm.ops.gru_plan(*arguments).startswith(plan)
+    assert torch.cuda.memory_allocated() == before
 
 
 def test_a_path_that_is_impossible_says_why(needs_cuda, monkeypatch):
