@@ -380,8 +380,11 @@ void compute_small_gradient_products(const Tensor& d_gates,
                                      bool reverse) {
   const int64_t columns = d_gates.size(1), state_size = arguments.output.size(2);
   const int64_t input_features = arguments.sequence.input.size(2);
-  const GradientParts parts =
-      parts_of_weight_gradient(d_gates.size(0), input_features, state_size, columns, facts);
+  const GradientParts parts = parts_of_weight_gradient({.batch = d_gates.size(0),
+                                                        .input_features = input_features,
+                                                        .state_size = state_size,
+                                                        .columns = columns},
+                                                       facts);
   with_scalar(d_gates.scalar_type(), [&]<typename scalar_t>() {
     auto products = small_products<scalar_t>(d_gates,
                                              gradients,

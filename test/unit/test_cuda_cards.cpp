@@ -386,8 +386,11 @@ void Cards::run_backward() {
 void Cards::run_gradient_products() {
   const int64_t rows = random_.log_uniform(1, 1e5), state_size = random_.log_uniform(1, 300),
                 input_features = random_.log_uniform(1, 300);
-  const int64_t columns = 4 * state_size;
-  if (!are_small_gradient_products(rows, input_features, state_size, columns)) {
+  const CommonShape shape{.cell = CellType::kLstm,
+                          .batch = rows,
+                          .input_features = input_features,
+                          .state_size = state_size};
+  if (!are_small_gradient_products(shape)) {
     return;
   }
   expect_fits("gradient_products", [&] {
@@ -398,10 +401,10 @@ void Cards::run_gradient_products() {
       problem.old_h.rows = 1;
       problem.state_size = state_size;
       problem.input_features = input_features;
-      problem.columns = columns;
+      problem.columns = shape.gates();
       problem.d_input = reinterpret_cast<Element*>(memory(0));
       problem.d_weights = {reinterpret_cast<Element*>(memory(1)), nullptr, state_size, 0};
-      problem.parts = parts_of_weight_gradient(rows, input_features, state_size, columns, facts_);
+      problem.parts = parts_of_weight_gradient(shape, facts_);
       problem.weight_parts =
           problem.parts.count > 1 ? reinterpret_cast<float*>(memory(2)) : nullptr;
       return launch_gradient_products(problem, nullptr);

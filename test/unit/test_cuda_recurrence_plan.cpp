@@ -386,38 +386,43 @@ TEST(RecurrencePlan, MultipliesLargeInputsInFloat32ByThreeTf32Products) {
   EXPECT_FALSE(plan(8192, 2048, 511).is_own());
 }
 
+/// The products over all steps of an LLTM's backward.
+CommonShape products_of(int64_t rows, int64_t input_features, int64_t state_size) {
+  return {.batch = rows, .input_features = input_features, .state_size = state_size};
+}
+
 TEST(RecurrencePlan, TakesItsOwnProductsOfGradientsWhereTheseAreSmall) {
-  EXPECT_TRUE(are_small_gradient_products(17 * 43, 78, 78, 3 * 78));
-  EXPECT_TRUE(are_small_gradient_products(290 * 20, 16, 16, 3 * 16));
-  EXPECT_TRUE(are_small_gradient_products(1, 0, 1, 3));
-  EXPECT_FALSE(are_small_gradient_products(128 * 128, 128, 128, 3 * 128));
-  EXPECT_FALSE(are_small_gradient_products(1, 10'000, 10'000, 30'000));
-  EXPECT_FALSE(are_small_gradient_products(int64_t{1} << 59, 0, 1, 3));
-  EXPECT_FALSE(are_small_gradient_products(1000, int64_t{1} << 30, 512, 3 * 512));
+  EXPECT_TRUE(are_small_gradient_products(products_of(17 * 43, 78, 78)));
+  EXPECT_TRUE(are_small_gradient_products(products_of(290 * 20, 16, 16)));
+  EXPECT_TRUE(are_small_gradient_products(products_of(1, 0, 1)));
+  EXPECT_FALSE(are_small_gradient_products(products_of(128 * 128, 128, 128)));
+  EXPECT_FALSE(are_small_gradient_products(products_of(1, 10'000, 10'000)));
+  EXPECT_FALSE(are_small_gradient_products(products_of(int64_t{1} << 59, 0, 1)));
+  EXPECT_FALSE(are_small_gradient_products(products_of(1000, int64_t{1} << 30, 512)));
 }
 
 TEST(RecurrencePlan, DividesTheGradientOfWeightsIntoParts) {
   // No part has to be added where a sum is short.
-  EXPECT_EQ(parts_of_weight_gradient(20, 47, 47, 141, kH200).count, 1);
-  EXPECT_GT(parts_of_weight_gradient(17 * 43, 78, 78, 234, kH200).count, 1);
+  EXPECT_EQ(parts_of_weight_gradient(products_of(20, 47, 47), kH200).count, 1);
+  EXPECT_GT(parts_of_weight_gradient(products_of(17 * 43, 78, 78), kH200).count, 1);
   std::mt19937_64 random(1);
   int small = 0;
   for (int i = 0; i < 5000; ++i) {
     const int64_t rows = test::log_uniform(random, 1, 1e5),
                   input_features = test::log_uniform(random, 1, 2000),
-                  state_size = test::log_uniform(random, 1, 512), columns = 3 * state_size;
-    if (!are_small_gradient_products(rows, input_features, state_size, columns)) {
+                  state_size = test::log_uniform(random, 1, 512);
+    const CommonShape products = products_of(rows, input_features, state_size);
+    if (!are_small_gradient_products(products)) {
       continue;
     }
     ++small;
     for (const DeviceFacts& device : {kA100, kH200, test::kEighthOfAnH200}) {
-      const GradientParts parts =
-          parts_of_weight_gradient(rows, input_features, state_size, columns, device);
+      const GradientParts parts = parts_of_weight_gradient(products, device);
       ASSERT_EQ(parts.rows % kGradientChunk, 0);
       ASSERT_GE(parts.rows * parts.count, rows);
       ASSERT_LT(parts.rows * (parts.count - 1), rows);  // none is empty
       if (parts.count > 1) {
-        ASSERT_LE(parts.count * columns * (state_size + input_features) * 4, 16 << 20);
+        ASSERT_LE(parts.count * products.gates() * products.width() * 4, 16 << 20);
       }
     }
   }

@@ -87,9 +87,8 @@ Shape shape_of(const CommonShape& of, bool is_step) {
             contiguous(of.input_features).starts_at_vectors(of.element_bytes()) &&
                 contiguous(of.state_size).starts_at_vectors(of.element_bytes())};
   } else {
-    Shape step{of};
+    Shape step = step_gradient_shape(of);
     step.steps = 24;  // as many as tools/tune measures
-    step.input_features = 0;
     return step;
   }
 }

@@ -322,8 +322,12 @@ static_assert(are_all(kMmaTiles<3>, CellType::kLltm, false) &&
               are_all(kMmaTiles<4>, CellType::kLstm, false) &&
               are_all(kMmaTilesOf<3, 4>, CellType::kGru, false));
 
-int64_t gradient_tiles(int64_t size) {
-  return ceil_div(size, kGradientTile);
+/// The tiles of d_weights, and of d_input.
+int64_t tiles_of_weights(const CommonShape& s) {
+  return ceil_div(s.gates(), kGradientTile) * ceil_div(s.width(), kGradientTile);
+}
+int64_t tiles_of_input(const CommonShape& s) {
+  return ceil_div(s.batch, kGradientTile) * ceil_div(s.input_features, kGradientTile);
 }
 
 }  // namespace
@@ -386,37 +390,24 @@ const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
   return by_name || by_group || best.estimate.us < time_of_steps ? best.candidate : nullptr;
 }
 
-bool are_small_gradient_products(int64_t rows,
-                                 int64_t input_features,
-                                 int64_t state_size,
-                                 int64_t columns) {
+bool are_small_gradient_products(const CommonShape& s) {
   // Of whole tiles, about as many as take as long as the launches of the library. A tile of d_input
   // counts for as many more as its way from and to memory takes.
   constexpr int64_t kMultiplyAdds = 80'000'000, kOfTile = 64;
   constexpr int64_t kMost = kMultiplyAdds / (kGradientTile * kGradientTile);
-  if (rows > kMost) {
-    return false;
-  }
-  return gradient_tiles(columns) * gradient_tiles(state_size + input_features) * rows +
-             gradient_tiles(rows) * gradient_tiles(input_features) * (columns + kOfTile) <=
-         kMost;
+  return s.batch <= kMost &&
+         tiles_of_weights(s) * s.batch + tiles_of_input(s) * (s.gates() + kOfTile) <= kMost;
 }
 
-GradientParts parts_of_weight_gradient(int64_t rows,
-                                       int64_t input_features,
-                                       int64_t state_size,
-                                       int64_t columns,
-                                       const DeviceFacts& device) {
+GradientParts parts_of_weight_gradient(const CommonShape& s, const DeviceFacts& device) {
   // In chunks of tiles. So many in a row take no longer than adding parts would.
   constexpr int64_t kOfAMultiprocessor = 3, kOfOnePart = 3;
-  const auto chunks = [](int64_t size) { return ceil_div(size, kGradientChunk); };
-  const int64_t of_tile = chunks(rows);
+  const int64_t of_tile = ceil_div(s.batch, kGradientChunk);
   if (of_tile <= kOfOnePart) {
     return {of_tile * kGradientChunk, 1};
   }
   const int64_t all =
-      gradient_tiles(columns) * gradient_tiles(state_size + input_features) * of_tile +
-      gradient_tiles(rows) * gradient_tiles(input_features) * chunks(columns);
+      tiles_of_weights(s) * of_tile + tiles_of_input(s) * ceil_div(s.gates(), kGradientChunk);
   const int64_t of_part = ceil_div(all, kOfAMultiprocessor * device.multiprocessors);
   return {of_part * kGradientChunk, ceil_div(of_tile, of_part)};
 }

@@ -63,18 +63,11 @@ const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
                                              const Selection& selection,
                                              double time_of_steps);
 
-/// Whether kernels of this library should compute d_weights and d_input from d_gates of `rows` rows
-/// of one or more steps (gradient_products.cu). Which of them are wanted must not matter.
-bool are_small_gradient_products(int64_t rows,
-                                 int64_t input_features,
-                                 int64_t state_size,
-                                 int64_t columns);
+/// Whether kernels of this library should compute d_weights and d_input from d_gates of `batch`
+/// rows of one or more steps (gradient_products.cu). Which of them are wanted must not matter.
+bool are_small_gradient_products(const CommonShape& shape);
 
 /// How such d_weights are divided into parts, which fill the GPU together with d_input.
-GradientParts parts_of_weight_gradient(int64_t rows,
-                                       int64_t input_features,
-                                       int64_t state_size,
-                                       int64_t columns,
-                                       const DeviceFacts& device);
+GradientParts parts_of_weight_gradient(const CommonShape& shape, const DeviceFacts& device);
 
 }  // namespace lltm::cuda

@@ -102,10 +102,7 @@ SequencePlan choose_sequence(const SequenceShape& shape,
   SequencePlan plan;
   double us = 0;  // of a step
   if (shape.backward) {
-    SequenceGradientShape step{shape};
-    step.input_features = 0;
-    step.columns = saved_of(shape.cell) * shape.state_size;
-    plan.gradients = choose(step, device, selection);
+    plan.gradients = choose(step_gradient_shape(shape), device, selection);
     us = plan.gradients.estimate.us;
   } else {
     if (shape.one_step) {

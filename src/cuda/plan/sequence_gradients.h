@@ -27,6 +27,13 @@ struct SequenceGradientShape : CommonShape {
   bool operator==(const SequenceGradientShape&) const = default;
 };
 
+/// That of a step of a sequence's backward.
+inline SequenceGradientShape step_gradient_shape(CommonShape sequence) {
+  sequence.columns = saved_of(sequence.cell) * sequence.state_size;
+  sequence.input_features = 0;
+  return {sequence};
+}
+
 /// One way to compute a step: in one launch, by mma.sync, or by wgmma with W_h transposed once for
 /// all steps; or a product by ATen and a pointwise kernel.
 using SequenceGradientCandidate = Candidate<SequenceGradientShape>;
