@@ -169,6 +169,7 @@ Estimate tiles_time(const Row& of,
   // The bytes of gates, new_h and new_cell, which are written, and of old_cell, which is read.
   const double traffic =
       static_cast<double>(shape.batch * shape.state_size) * 6 * shape.element_bytes();
+  const double weights = shape.weights_bytes();
   Estimate best = best_ranks(of.most_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
     const int cluster = ranks * of.tile.row_tiles;
     const double places = device.resident_in_clusters_of(cluster);
@@ -184,7 +185,7 @@ Estimate tiles_time(const Row& of,
                        active * chunk_bytes(of, shape, costs) / costs.chunk_rate);
     }
     double read_rate = costs.read_rate;
-    if (shape.weights_bytes() > costs.cache_bytes) {
+    if (weights > costs.cache_bytes) {
       read_rate = std::min(read_rate, active * costs.block_read_rate) /
                   (shape.weights_in_lines ? 1 : costs.read_across_lines);
     }
@@ -194,7 +195,7 @@ Estimate tiles_time(const Row& of,
         .chunks = rounds(chunks, ranks),
         .chunk = chunk,
         .rest = tile.block + exchange_time(of, ranks, costs) + unaligned / ranks,
-        .reading = shape.weights_bytes() / read_rate};
+        .reading = weights / read_rate};
     return tiled.time(device) + traffic / costs.write_rate;
   });
   if (shape.pack_bytes > 0) {
