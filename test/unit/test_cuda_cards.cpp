@@ -203,8 +203,7 @@ void Cards::run_recurrence() {
 
 void Cards::run_across_grid(const RecurrenceShape& shape) {
   const Arithmetic arithmetic = *shape.arithmetic;
-  const std::optional<GridPlan> plan =
-      plan_grid(shape.cell, arithmetic, shape.state_size, shape.batch, shape.backward, facts_);
+  const std::optional<GridPlan> plan = plan_grid(shape, facts_);
   ASSERT_TRUE(plan.has_value());
   ASSERT_LE(plan->teams.teams * plan->teams.blocks, facts_.multiprocessors);
   const auto launch = [&](auto problem, const auto& run) {

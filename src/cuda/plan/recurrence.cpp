@@ -1,7 +1,6 @@
 #include "recurrence.h"
 
 #include "../kernels/recurrence/cell_tiles.h"
-#include "grid.h"
 #include "input_product.h"
 #include "times.h"
 
@@ -39,11 +38,6 @@ int resident_clusters(int size, const DeviceFacts& device) {
 /// Whether a candidate is a kernel for a cell of as many gates and its arithmetic.
 bool is_for(const Row& of, const Shape& shape) {
   return of.cell == shape.cell && (of.group == Group::kGrid || of.float32 == shape.in_floats());
-}
-
-std::optional<GridPlan> plan_grid(const Shape& shape, const DeviceFacts& device) {
-  return plan_grid(
-      shape.cell, *shape.arithmetic, shape.state_size, shape.batch, shape.backward, device);
 }
 
 /// Whether a candidate that multiplies the input itself, and needs no z_x, can.
@@ -335,6 +329,11 @@ int64_t tiles_of_input(const CommonShape& s) {
 template <>
 std::span<const RecurrenceCandidate> candidates() {
   return kCandidates;
+}
+
+std::optional<GridPlan> plan_grid(const RecurrenceShape& shape, const DeviceFacts& device) {
+  return plan_grid(
+      shape.cell, *shape.arithmetic, shape.state_size, shape.batch, shape.backward, device);
 }
 
 std::string why_no_recurrence(const RecurrenceShape& shape,

@@ -6,10 +6,12 @@
 #include "../problem.h"
 #include "choice.h"
 #include "facts.h"
+#include "grid.h"
 #include "shape.h"
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -46,6 +48,9 @@ using RecurrenceCandidate = Candidate<RecurrenceShape>;
 using RecurrenceChoice = Choice<RecurrenceShape>;
 template <>
 std::span<const RecurrenceCandidate> candidates();
+
+/// How the kernel across the grid divides a sequence, if it can.
+std::optional<GridPlan> plan_grid(const RecurrenceShape& shape, const DeviceFacts& device);
 
 /// Why no kernel of a group, of blocks by themselves or of clusters, takes a sequence, in words
 /// that follow "LLTM_CUDA_PATH=block "; or empty.

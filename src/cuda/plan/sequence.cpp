@@ -116,8 +116,7 @@ SequencePlan choose_sequence(const SequenceShape& shape,
   plan.recurrence =
       choose_recurrence(shape, device, selection, static_cast<double>(shape.steps) * us);
   if (plan.recurrence != nullptr && plan.recurrence->group == Group::kGrid) {
-    plan.grid = plan_grid(
-        shape.cell, *shape.arithmetic, shape.state_size, shape.batch, shape.backward, device);
+    plan.grid = plan_grid(shape, device);
   }
   return plan;
 }

@@ -5,7 +5,6 @@
 
 #include "../step_problem.h"
 #include "forward.h"
-#include "grid.h"
 #include "recurrence.h"
 #include "sequence_gradients.h"
 
