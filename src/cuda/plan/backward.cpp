@@ -14,7 +14,7 @@
 namespace lltm::cuda {
 namespace {
 
-using Row = BackwardCandidate;
+using Row = BackwardCandidate;  // of the table below
 using Shape = BackwardShape;
 
 /// The largest cluster with which all tiles are resident at once. More multiprocessors read the

@@ -51,10 +51,9 @@ const char* lltm_cuda_costs();
 /// The times of all candidates' tiles, in lines of a name and a number.
 const char* lltm_cuda_times();
 
-/// Estimates a candidate for `count` problems of the LLTM or, with `of_lstm`, a candidate of the
-/// forward for single steps of the LSTM; with `of_steps`, for steps of their sequences. `times` are
-/// others than lltm_cuda_times(), in its order, or null. Returns false if no candidate has the
-/// name.
+/// Estimates a candidate for `count` problems of the LLTM or, with `of_lstm`, of the LSTM; with
+/// `of_steps`, a candidate of the forward for steps of their sequences. `times` are others than
+/// lltm_cuda_times(), in its order, or null. Returns false if no candidate has the name.
 bool lltm_cuda_estimates(const char* name,
                          bool of_lstm,
                          bool of_steps,

@@ -11,7 +11,7 @@
 namespace lltm::cuda {
 namespace {
 
-using Row = ForwardCandidate;
+using Row = ForwardCandidate;  // of the table below
 using Shape = ForwardShape;
 
 double multiplications(const Shape& shape, int64_t tile_rows) {

@@ -28,7 +28,7 @@ constexpr int kSmallMmaState = 96;
 // Kernels count steps, and the grid blocks, in 32 bits.
 constexpr int64_t kMostSteps = int64_t{1} << 30;
 
-using Row = RecurrenceCandidate;
+using Row = RecurrenceCandidate;  // of the table below
 using Shape = RecurrenceShape;
 
 int resident_clusters(int size, const DeviceFacts& device) {
@@ -106,7 +106,7 @@ InputProductPlan input_product_of(const Shape& shape, const DeviceFacts& device)
   return plan_input_product(product, device);
 }
 
-/// The steps of so many rows.
+/// All steps of so many rows, without what a launch takes before them.
 TiledTime time_of_steps(const Row& of,
                         const Shape& shape,
                         int64_t rows,

@@ -8,7 +8,7 @@
 namespace lltm::cuda {
 namespace {
 
-using Row = SequenceGradientCandidate;
+using Row = SequenceGradientCandidate;  // of the table below
 using Shape = SequenceGradientShape;
 
 /// The estimate for tiles with the best number of ranks, or with the wanted one.
