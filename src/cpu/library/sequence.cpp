@@ -13,6 +13,7 @@
 #include "blocks.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/mm.h>
