@@ -33,7 +33,7 @@ PAGES = [
 
 SPEED = {2: ROOT / "docs" / "_static" / "speed.svg", 1: ROOT / "docs" / "_static" / "speed-narrow.svg"}
 """The pictures of speed, by the number of their columns."""
-SPEED_OF = "h100/sequence.jsonl"
+SPEED_OF = "h200/sequence.jsonl"
 """The measurements that they show."""
 
 OF = {"": "speedup"} | {f" of lltm.{name}": f"{name} speedup" for name in ("LSTM", "GRU", "LSTMCell", "GRUCell")}

@@ -12,7 +12,7 @@ def number(milliseconds: float) -> str:
 def headline(results: dict) -> str:
     speedups = {work: [row[work][0] / row[work][1] for row in results["rows"]] for work in ("train", "eval")}
     train, evaluate = (f"{min(of):.1f} to {max(of):.1f} times (median {median(of):.1f})" for of in speedups.values())
-    clock = "one CPU core" if results["device"] == "cpu" else results["machine"]["GPU"]
+    clock = "one CPU core" if results["device"] == "cpu" else f"an {results['machine']['GPU']}"
     packages = len({row["package"] for row in results["rows"]})
     return (
         f"On {clock}, {len(results['rows'])} models of {packages} open-source projects train {train} as fast once"
@@ -23,7 +23,9 @@ def headline(results: dict) -> str:
 def table(results: dict) -> str:
     rows = sorted(results["rows"], key=lambda row: (row["package"], row["what"], row["cell"]))
     name = results["machine"].get("GPU", results["machine"]["CPU"])
-    clock = "processor time, one thread" if results["device"] == "cpu" else "wall time"
+    on_cpu = results["device"] == "cpu"
+    clock = "processor time, one thread" if on_cpu else "wall time"
+    dtype = "float32" if on_cpu else "float32 in TF32"  # PyTorch's default
     columns = [
         "project",
         "what ran",
@@ -48,7 +50,7 @@ def table(results: dict) -> str:
         [
             headline(results),
             "",
-            f"{name}, {clock}, PyTorch {results['machine']['PyTorch']}, float32:",
+            f"{name}, {clock}, PyTorch {results['machine']['PyTorch']}, {dtype}:",
             "",
             *("| " + " | ".join(line) + " |" for line in (columns, ["---"] * len(columns), *lines)),
         ]
