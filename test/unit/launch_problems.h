@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <random>
 #include <vector>
@@ -21,6 +22,12 @@ namespace lltm::cuda {
 /// Addresses that are never read, each a gigabyte from the next.
 inline char* memory(int index) {
   return reinterpret_cast<char*>((uintptr_t{1} << 40) + (uintptr_t{1} << 30) * uintptr_t(index));
+}
+
+/// Those that templates of kernels were compiled for: all, unless CMake was told otherwise.
+inline constexpr std::array kBuiltArithmetics{LLTM_BUILT_ARITHMETICS};
+constexpr bool is_built(Arithmetic arithmetic) {
+  return std::ranges::find(kBuiltArithmetics, arithmetic) != kBuiltArithmetics.end();
 }
 
 class Random {

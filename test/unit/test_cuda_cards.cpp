@@ -119,7 +119,7 @@ class Cards : public testing::TestWithParam<Card> {
   }
 
   Arithmetic random_arithmetic() {
-    return test::kArithmetics[static_cast<size_t>(random_.below(4))];
+    return kBuiltArithmetics[static_cast<size_t>(random_.below(kBuiltArithmetics.size()))];
   }
   CellType random_cell() { return random_.below(2) == 0 ? CellType::kLltm : CellType::kLstm; }
   CellType random_cell_of_all() { return static_cast<CellType>(random_.below(kCellTypes)); }

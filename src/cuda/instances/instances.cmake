@@ -3,6 +3,17 @@
 # reading the headers. Sets LLTM_CUDA_INSTANCES to the files.
 set(LLTM_CUDA_INSTANCES)
 
+# .ci/run compiles each template for some of its arithmetics, because all of them take as long as everything else. In
+# such a library, the functions for the others return cudaErrorNotSupported.
+set(LLTM_ARITHMETICS kFloat32 kTf32 kFloat16 kBFloat16)
+set(LLTM_CUDA_ARITHMETICS ${LLTM_ARITHMETICS} CACHE STRING
+  "The arithmetics that templates of CUDA kernels are compiled for: fewer only to check the code, for a machine without a GPU")
+foreach(arithmetic IN LISTS LLTM_CUDA_ARITHMETICS)
+  if(NOT arithmetic IN_LIST LLTM_ARITHMETICS)
+    message(FATAL_ERROR "expected LLTM_CUDA_ARITHMETICS to be among ${LLTM_ARITHMETICS}, got ${arithmetic}.")
+  endif()
+endforeach()
+
 # lltm_instances(<name> <header> ARITHMETICS <arithmetic>... FUNCTIONS <function>...)
 # A function is written as its name and parameters; @A@ stands for the arithmetic.
 function(lltm_instances name HEADER)
@@ -12,8 +23,12 @@ function(lltm_instances name HEADER)
   foreach(arithmetic IN LISTS arg_ARITHMETICS)
     set(A "Arithmetic::${arithmetic}")
     foreach(signature IN LISTS arg_FUNCTIONS)
-      string(CONFIGURE "template cudaError_t ${signature}" definition @ONLY)
-      string(APPEND DEFINITIONS "${definition};\n")
+      string(CONFIGURE "cudaError_t ${signature}" function @ONLY)
+      if(arithmetic IN_LIST LLTM_CUDA_ARITHMETICS)
+        string(APPEND DEFINITIONS "template ${function};\n")
+      else()
+        string(APPEND DEFINITIONS "template <> ${function} { return cudaErrorNotSupported; }\n")
+      endif()
     endforeach()
     if(CMAKE_UNITY_BUILD)
       if(NOT arithmetic STREQUAL last)
@@ -32,7 +47,6 @@ function(lltm_instances name HEADER)
   set(LLTM_CUDA_INSTANCES "${LLTM_CUDA_INSTANCES}" PARENT_SCOPE)
 endfunction()
 
-set(LLTM_ARITHMETICS kFloat32 kTf32 kFloat16 kBFloat16)
 lltm_instances(forward_tiles forward/tiles.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
   "launch_forward_tiles<@A@>(const ForwardProblem&, const TileShape&, int, cudaStream_t)")
 lltm_instances(forward_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
