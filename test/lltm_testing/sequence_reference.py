@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import ClassVar, NamedTuple
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -36,6 +37,28 @@ SIZES = [
 
 FLAGS = [(), ("lengths",), ("reset", "reverse"), ("lengths", "reset", "reverse")]
 """The options of `make` that a test of all sizes takes."""
+
+each_size_and_flags = pytest.mark.parametrize(
+    ("sizes", "flags"),
+    [
+        # Long ones take most of the time, so only a release has each option by itself.
+        pytest.param(sizes, flags, marks=pytest.mark.release if sizes.steps > 100 and len(flags) in (1, 2) else ())
+        for sizes in SIZES
+        for flags in FLAGS
+    ],
+    ids=str,
+)
+
+# More than a chunk of steps, and more than a block of rows. Only a release has both directions of each.
+each_chunked = pytest.mark.parametrize(
+    ("sizes", "reverse"),
+    [
+        pytest.param(Sizes(300, 16, 33, 64), True, id="chunks-reverse"),
+        pytest.param(Sizes(300, 16, 33, 64), False, id="chunks-forward", marks=pytest.mark.release),
+        pytest.param(Sizes(3, 16500, 3, 32), False, id="blocks-forward"),
+        pytest.param(Sizes(3, 16500, 3, 32), True, id="blocks-reverse", marks=pytest.mark.release),
+    ],
+)
 
 
 class Fields:

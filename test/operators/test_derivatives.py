@@ -29,8 +29,6 @@ from torch.autograd.functional import hessian
 
 import lltm
 
-pytestmark = pytest.mark.pytorch
-
 Function = Callable[..., Tensor]
 REVERSE = pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 

@@ -13,8 +13,6 @@ from lltm_testing.named_arguments import BACKWARDS, FORWARDS, NAMES, each_forwar
 
 import lltm
 
-pytestmark = pytest.mark.pytorch
-
 ARGUMENTS = [(operator, name) for operator, names in NAMES.items() for name in names]
 
 WEIGHTS = "weights of shape [3*state_size, state_size+input_features]"

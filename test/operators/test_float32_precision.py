@@ -11,8 +11,6 @@ from lltm_testing.sequence_reference import run as run_formula
 
 import lltm
 
-pytestmark = pytest.mark.pytorch
-
 PRINT_CHOICES = """
 import torch, lltm
 rnn, conv, matmul = torch.backends.cudnn.rnn, torch.backends.cudnn.conv, torch.backends.cuda.matmul

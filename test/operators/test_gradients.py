@@ -12,13 +12,13 @@ from lltm_testing.named_arguments import WEIGHTS
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
     CELLS,
-    FLAGS,
-    SIZES,
     Sizes,
     assert_close,
     assert_gradients_close,
     call,
     call_backward,
+    each_chunked,
+    each_size_and_flags,
     expected_gradients,
     gradient_dtypes,
     make,
@@ -100,8 +100,7 @@ def by_autograd(arguments, gradients):
     return [None if (leaf := getattr(leaves, name)) is None else leaf.grad for name in arguments.names]
 
 
-@pytest.mark.parametrize("flags", FLAGS, ids=str)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@each_size_and_flags
 def test_autograd_is_the_formula(device, dtype, cell, sizes, flags):
     arguments = make(sizes, dtype, device, cell=cell, **dict.fromkeys(flags, True))
     gradients = make_gradients(arguments)
@@ -127,8 +126,7 @@ def one_thread(set_threads):
 
 
 @pytest.mark.slow
-@REVERSE
-@pytest.mark.parametrize("sizes", [Sizes(300, 16, 33, 64), Sizes(3, 16500, 3, 32)], ids=["chunks", "blocks"])
+@each_chunked
 def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, one_thread, cell, sizes, reverse):
     """The CPU takes at most 512 KiB or, with ATen's products, 4 MiB of steps and 16 MiB of rows at once."""
     for masked in (False, True):

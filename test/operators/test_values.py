@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
     CELLS,
-    FLAGS,
-    SIZES,
     Lstm,
     Sizes,
     assert_carries_the_state_in_float32,
     assert_results_close,
     call,
     call_backward,
+    each_chunked,
+    each_size_and_flags,
     kept_of,
     make,
     make_gradients,
@@ -54,8 +54,7 @@ def test_one_tensor_may_be_several_arguments(device, step):
     step.assert_close(step.call(arguments), arguments)
 
 
-@pytest.mark.parametrize("flags", FLAGS, ids=str)
-@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@each_size_and_flags
 def test_is_the_formula(device, dtype, cell, sizes, flags):
     arguments = make(sizes, dtype, device, cell=cell, **dict.fromkeys(flags, True))
     assert_results_close(call(arguments, keep=True), arguments, keep=True)
@@ -72,8 +71,7 @@ def test_is_the_formula_at_any_size(device, dtype, cell, sizes, flags):
 
 
 @pytest.mark.slow
-@REVERSE
-@pytest.mark.parametrize("sizes", [Sizes(300, 16, 33, 64), Sizes(3, 16500, 3, 32)], ids=["chunks", "blocks"])
+@each_chunked
 def test_is_the_formula_in_chunks_of_steps_and_blocks_of_rows(products, cell, sizes, reverse):
     """The CPU takes at most 4 MiB of steps and 16 MiB of rows at once."""
     for masked in (False, True):

@@ -17,8 +17,6 @@ from lltm_testing.building import ROOT
 
 import lltm
 
-pytestmark = pytest.mark.pytorch
-
 PACKAGE = Path(lltm.__file__).parent
 RUNNING = f"PyTorch {torch.__version__} {f'with CUDA {torch.version.cuda}' if torch.version.cuda else 'without CUDA'}"
 

@@ -38,9 +38,6 @@ NAMED = CPU_CAPABILITIES.get(torch.backends.cpu.get_cpu_capability(), ("default"
 FORCED = [{}, *({"ATEN_CPU_CAPABILITY": name} for name in NAMED)]
 if torch.cpu._is_amx_tile_supported():
     FORCED.append({"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"})  # without tile registers
-on_every_capability = pytest.mark.parametrize(
-    "held_to", FORCED, ids=lambda held_to: next(iter(held_to.values()), "everything")
-)
 
 
 def run_every_test(**environment: str) -> None:
@@ -48,11 +45,19 @@ def run_every_test(**environment: str) -> None:
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-@on_every_capability
-def test_own_kernels(held_to):
-    """Every size on what the machine has and on its highest capability, and a third of them on each of the others."""
-    lesser = max(0, FORCED.index(held_to) - 1)
-    run_every_test(LLTM_CPU_GEMM="own", SIZES=f"{lesser % 3}:3" if lesser else "0:1", **held_to)
+@pytest.mark.parametrize(
+    ("held_to", "sizes"),
+    [
+        ({}, "0:1"),
+        *((held_to, f"{i % 3}:3") for i, held_to in enumerate(FORCED[1:])),
+        pytest.param(FORCED[1], "0:1", marks=pytest.mark.release),
+    ],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value.values()), "everything"),
+)
+def test_own_kernels(held_to, sizes):
+    """Every size on what the machine has, and a third of them on each capability; before a release, every size on its
+    highest one."""
+    run_every_test(LLTM_CPU_GEMM="own", SIZES=sizes, **held_to)
 
 
 def test_products_of_aten():

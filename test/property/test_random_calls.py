@@ -42,11 +42,12 @@ def process_state():
         os.environ["LLTM_CUDA_PATH"] = path
 
 
+@pytest.mark.parametrize("examples", [40, pytest.param(120, marks=pytest.mark.release)])
 @pytest.mark.parametrize("operator", OPERATORS)
-def test_random_calls(process_state, device, operator):
+def test_random_calls(process_state, device, operator, examples):
     checker = Checker(batch=1)
 
-    @settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+    @settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
     @given(st.randoms(use_true_random=False))
     def check(random):
         checker.check(draw_case(random, device.type, [operator]))
