@@ -12,6 +12,7 @@ CHECK_LINKS ?=
 SECONDS ?= 60
 SANITIZER ?= memcheck
 CALLS ?= 800
+TARGETS ?= all
 
 BUILD := build$(if $(TORCH),-torch-$(TORCH))$(if $(ARCH),-$(ARCH))
 # Use the package of this checkout, and the library that was just built.
@@ -30,7 +31,7 @@ with = scripts/in-environment $(1)
 build = @$(call with,$(1)) sh -ec '\
   cmake -S . -B $(BUILD) $(2) $(if $(ARCH),-DLLTM_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$(ARCH)) $(CMAKE_ARGS); \
   echo "-- Building in $(BUILD)$(if $(wildcard $(BUILD)/liblltm_ops.so),, (takes some minutes))"; \
-  cmake --build $(BUILD)'
+  cmake --build $(BUILD) --target $(TARGETS)'
 # To use the library: compiled in as short a time as possible, without tests, for the GPU that is present. An existing
 # build folder keeps its options, because that of the tests serves as well, and other options would compile it anew.
 for_use = -DBUILD_TESTING=OFF $(if $(CUDA),-DLLTM_CUDA=$(CUDA)) \
@@ -78,6 +79,7 @@ help:
 	@echo 'CMAKE_ARGS=-DLLTM_WERROR=ON   options of CMake'
 	@echo 'PYTEST_ARGS="-k forward"      options of pytest'
 	@echo 'CTEST_ARGS="-R package"       options of ctest'
+	@echo 'TARGETS="lltm_ops"            what CMake builds'
 	@echo 'ARGS="--sequence"             options of the program that fuzz, soak, bench, rl, quality, wheel or release-check runs'
 
 build:

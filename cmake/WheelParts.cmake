@@ -20,6 +20,7 @@ endfunction()
 
 add_custom_target(lltm_wheel_parts)
 _lltm_add_kernel_library(lltm_cpu ${LLTM_CPU_KERNELS})
+set_target_properties(lltm_cpu PROPERTIES LINKER_LANGUAGE CXX) # also of objects alone
 if(built_with_cuda)
   _lltm_add_kernel_library(lltm_cuda ${LLTM_CUDA_KERNELS} src/wheel/moved_in_glibc_2_34.cpp)
   set_target_properties(lltm_cuda PROPERTIES

@@ -76,6 +76,7 @@ def checkout(tmp_path) -> Checkout:
     return Checkout(tmp_path)
 
 
+@pytest.mark.release
 def test_a_python3_with_a_supported_torch_gets_what_it_lacks_and_then_needs_no_network(checkout):
     checkout.give_python3("torch", "2.12.1+cu130")
     assert checkout.run(network=True) == "active 2.12.1+cu130"
@@ -83,6 +84,7 @@ def test_a_python3_with_a_supported_torch_gets_what_it_lacks_and_then_needs_no_n
     assert {entry.name for entry in checkout.root.iterdir()} == {"requirements", "scripts"}
 
 
+@pytest.mark.release
 @pytest.mark.parametrize("version", ["2.11.0a0+nv25.11", "2.13.0a0", "2.15.0rc1"])
 def test_a_pre_release_is_used_and_not_replaced(checkout, version):
     checkout.give_python3("torch", version)
@@ -90,6 +92,7 @@ def test_a_pre_release_is_used_and_not_replaced(checkout, version):
     assert {entry.name for entry in checkout.root.iterdir()} == {"requirements", "scripts"}
 
 
+@pytest.mark.release
 def test_another_torch_goes_into_the_checkout_and_that_of_python3_stays(checkout):
     checkout.give_python3("torch", "2.15.0")
     output = checkout.start(network=True, TORCH="2.11.0").stdout

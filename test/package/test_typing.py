@@ -29,6 +29,7 @@ def test_a_typed_program_runs():
     runpy.run_path(str(PROGRAM), run_name="__main__")
 
 
+@pytest.mark.release  # make lint checks the package
 def test_mypy_accepts_the_package_and_a_program_and_rejects_mistakes(tmp_path):
     """In a single run, because reading PyTorch takes most of it."""
     pytest.importorskip("mypy", reason="mypy checks the types")
