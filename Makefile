@@ -41,7 +41,7 @@ for_use = -DBUILD_TESTING=OFF $(if $(CUDA),-DLLTM_CUDA=$(CUDA)) \
 for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),AUTO) -DLLTM_WERROR=ON -DCMAKE_UNITY_BUILD=ON
 
 # The options only apply to the build of this checkout, not to the builds of tests.
-unexport CMAKE_ARGS
+unexport CMAKE_ARGS TARGETS
 
 .PHONY: help build build-tests demo stream rl quality docs check test test-cpp test-python coverage fuzz soak sanitize bench wheel release-check lint format clean distclean
 .NOTPARALLEL:

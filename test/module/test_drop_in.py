@@ -529,6 +529,7 @@ def test_to_torch_needs_parameters(cls, constrain):
         module.to_torch()
 
 
+@pytest.mark.slow
 @each_kind
 @pytest.mark.parametrize("bias", [3.0, *(pytest.param(b, marks=pytest.mark.release) for b in (-3.0, 0.0, 8.0))])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)

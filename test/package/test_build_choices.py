@@ -337,6 +337,13 @@ add_operator_library(other_ops SOURCES ops.cpp CUDA_SOURCES ops.cu)
     return " ".join(output.split())
 
 
+def test_arithmetics_that_do_not_exist_are_refused(build, make_libtorch):
+    output = build.configure(
+        make_libtorch("2.12.0", cuda=None), "-DLLTM_CUDA_ARITHMETICS=kFloat32;kFloat64", fails=True
+    )
+    assert "expected LLTM_CUDA_ARITHMETICS to be among kFloat32 kTf32 kFloat16 kBFloat16, got kFloat64." in output
+
+
 @pytest.mark.parametrize("oldest_cmake", ["3.18", "3.22"])
 def test_another_project_may_set_the_choice_of_cuda(tmp_path, make_libtorch, oldest_cmake):
     """Also with the old behavior of policy CMP0126, by which the cache entry would replace the variable."""

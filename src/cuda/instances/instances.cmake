@@ -10,7 +10,8 @@ set(LLTM_CUDA_ARITHMETICS ${LLTM_ARITHMETICS} CACHE STRING
   "The arithmetics that templates of CUDA kernels are compiled for: fewer only to check the code, for a machine without a GPU")
 foreach(arithmetic IN LISTS LLTM_CUDA_ARITHMETICS)
   if(NOT arithmetic IN_LIST LLTM_ARITHMETICS)
-    message(FATAL_ERROR "expected LLTM_CUDA_ARITHMETICS to be among ${LLTM_ARITHMETICS}, got ${arithmetic}.")
+    list(JOIN LLTM_ARITHMETICS " " all)
+    message(FATAL_ERROR "expected LLTM_CUDA_ARITHMETICS to be among ${all}, got ${arithmetic}.")
   endif()
 endforeach()
 
