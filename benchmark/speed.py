@@ -1,4 +1,4 @@
-"""The picture of speed: microseconds per step against the hidden size, a panel for each dtype, in light and dark.
+"""The picture of speed: device time per step against the hidden size, a panel for each dtype, in light and dark.
 
 It shows the section "hidden size" of the measurements, whose sequences differ in nothing else.
 """
@@ -58,7 +58,7 @@ def in_light_and_dark(picture: str) -> str:
 
 def svg(rows: DataFrame, gpu: str, digest: str, columns: int) -> str:
     """The picture of these rows, its panels in so many columns. `digest` identifies the measurements."""
-    series = rows[(rows["section"] == "hidden size") & rows["peer"].isin(COLORS)]
+    series = rows[(rows["section"] == "hidden size") & (rows["clock"] == "device") & rows["peer"].isin(COLORS)]
     shapes = {text: Shape.parse(text) for text in series["shape"]}
     first = next(iter(shapes.values()))
     dtypes = [dtype for dtype in PANELS if dtype in set(series["dtype"])]
@@ -92,7 +92,7 @@ def svg(rows: DataFrame, gpu: str, digest: str, columns: int) -> str:
         for axes in panels[:, 0]:
             axes.set_ylabel("µs per step (log)")
         name = re.sub(r" \d+GB.*", "", gpu)
-        what = [f"{name}, forward + backward", f"{first.steps} steps, batch {first.batch}"]
+        what = [f"{name}, device time, forward + backward", f"{first.steps} steps, batch {first.batch}"]
         what.append(f"green: {LABELS[FASTER]}'s speedup over nn.LSTM")
         figure.suptitle("; ".join(what) if columns > 1 else "\n".join(what), fontsize=11)
         handles = panels[0, 0].get_legend_handles_labels()

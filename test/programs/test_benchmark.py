@@ -302,10 +302,11 @@ class TestSpeed:
     @staticmethod
     def rows(dtypes: Sequence[str] = ("float32", "float16")) -> list[Row]:
         return [
-            Row("hidden size", "cuda", 1, dtype, "training", f"256,64,{size},{size}", peer, us, clock="device")
+            Row("hidden size", "cuda", 1, dtype, "training", f"256,64,{size},{size}", peer, us, clock=clock)
             for dtype in dtypes
             for size in (128, 384, 512)
             for peer, us in {"LLTM": 2.0, "lltm.LSTM": 3.6, "LSTM": 9.0, "loop": 1.0}.items()
+            for clock, us in {"device": us, "wall": 10.0}.items()
         ]
 
     @classmethod
@@ -326,13 +327,14 @@ class TestSpeed:
         assert "| padded | 256,64,128,128 | 2 | 9 | 5 | 2.50 |" in lines
 
     def test_has_a_panel_for_each_dtype_with_speedups_and_units(self):
-        """float16 first, nothing of dtypes that were not measured, speedups at powers of two."""
+        """float16 first, nothing of dtypes that were not measured, speedups in device time at powers of two."""
         texts = self.texts(self.picture(columns=2))
         assert [text for text in texts if text in speed.PANELS.values()] == ["float16", "float32 without TF32"]
         assert texts.count("2.5x") == 4 and "384" not in texts
         assert texts.count("hidden size (log)") == 2 and texts.count("µs per step (log)") == 1
         assert {"lltm.LSTM", "lltm.LLTM", "nn.LSTM (cuDNN)"} < set(texts) and "nn.GRU (cuDNN)" not in texts
-        assert any(text.startswith("NVIDIA H100, forward + backward; 256 steps, batch 64; ") for text in texts)
+        title = "NVIDIA H100, device time, forward + backward; 256 steps, batch 64; "
+        assert any(text.startswith(title) for text in texts)
 
     def test_is_narrow_with_one_column_and_has_colors_for_the_dark(self):
         wide, narrow = (self.picture(columns) for columns in (2, 1))
