@@ -93,7 +93,7 @@ def refuse_lstm(module: torch.nn.Module, state_dict: dict[str, Any], prefix: str
     if key := _foreign_key(module, state_dict, prefix, _KEY_OF_LSTM, _KEY_OF_LLTM):
         errors.append(
             f"{key} is a parameter of nn.LSTM or another layer of torch.nn, whose cell {_kind_of(module)} cannot "
-            "compute; lltm.LSTM and lltm.LSTMCell load those of nn.LSTM and nn.LSTMCell"
+            "compute; lltm.LSTM and lltm.GRU load those of nn.LSTM and nn.GRU, and their cells those of the cells"
         )
 
 

@@ -31,7 +31,8 @@ LSTMS = [nn.LSTM, lltm.LSTM, nn.LSTMCell, lltm.LSTMCell]
 OTHERS = [nn.GRU, nn.GRUCell, nn.RNN]
 LLTMS = [lltm.LLTM, lltm.LLTMCell]
 OF_TORCH = [lltm.LSTM, lltm.LSTMCell, lltm.GRU, lltm.GRUCell]
-OF_LSTM = r"rnn\..*weight_[ih]h.* is a parameter of nn\.LSTM or another layer of torch\.nn, whose cell {} cannot"
+OF_LSTM = r"rnn\..*weight_[ih]h.* is a parameter of nn\.LSTM or another layer of torch\.nn, whose cell {} cannot "
+OF_LSTM += r"compute; lltm\.LSTM and lltm\.GRU load those of nn\.LSTM and nn\.GRU, and their cells those of the cells"
 OF_LLTM = r"rnn\..*weights.* is a parameter of LLTM or LLTMCell, whose cell has three gates: {} cannot compute it"
 
 
