@@ -1,4 +1,4 @@
-"""Wall time of single eager calls of lltm.LSTM and lltm.LSTMCell beside those of nn.LSTM and nn.LSTMCell.
+"""Wall time of single eager calls of lltm's LSTM, LSTMCell, GRU and GRUCell beside those of torch.nn's.
 
 At these sizes, most of it is the host's. Prints the median of the fastest twentieth of the rounds, in microseconds, and
 the ratio, first without gradients, then in a call that autograd records:
@@ -7,6 +7,7 @@ the ratio, first without gradients, then in a call that autograd records:
 """
 
 import argparse
+import itertools
 import statistics
 import time
 from functools import partial
@@ -15,6 +16,7 @@ import torch
 
 import lltm
 
+CELLS = ["LSTM", "GRU"]
 SIZES = [(1, 64, 64), (16, 128, 128)]
 STEPS = [1, 16]
 CALLS = 10
@@ -37,14 +39,14 @@ def times(calls, device: str, rounds: int) -> list[float]:
     return [statistics.median(sorted(each)[: max(1, rounds // 20)]) for each in zip(*measured, strict=True)]
 
 
-def modules(batch: int, features: int, hidden: int, steps: int | None, device: str):
+def modules(cell: str, batch: int, features: int, hidden: int, steps: int | None, device: str):
     """Both modules with the same weights, and the arguments of a call: a cell's without steps."""
     shape, state = ((batch,), (batch, hidden)) if steps is None else ((steps, batch), (1, batch, hidden))
-    theirs, ours = (torch.nn.LSTMCell, lltm.LSTMCell) if steps is None else (torch.nn.LSTM, lltm.LSTM)
-    theirs, ours = theirs(features, hidden, device=device), ours(features, hidden, device=device)
+    name = f"{cell}Cell" if steps is None else cell
+    theirs, ours = (getattr(package, name)(features, hidden, device=device) for package in (torch.nn, lltm))
     ours.load_state_dict(theirs.state_dict())
-    input = torch.randn(*shape, features, device=device)
-    return theirs, ours, (input, (torch.zeros(state, device=device), torch.zeros(state, device=device)))
+    zeros = torch.zeros(state, device=device)
+    return theirs, ours, (torch.randn(*shape, features, device=device), (zeros, zeros) if cell == "LSTM" else zeros)
 
 
 def main() -> None:
@@ -55,17 +57,16 @@ def main() -> None:
     torch.set_num_threads(1)
     print("| N,I,H | call | torch.nn, us | lltm, us | ratio | torch.nn recorded, us | lltm recorded, us | ratio |")
     print("|---|---|---|---|---|---|---|---|")
-    for sizes in SIZES:
-        for steps in (None, *STEPS):
-            theirs, ours, arguments = modules(*sizes, steps, options.device)
-            row = []
-            for grad in (False, True):
-                with torch.set_grad_enabled(grad):
-                    calls = [partial(module, *arguments) for module in (theirs, ours)]
-                    measured = times(calls, options.device, options.rounds)
-                row += [f"{each:.1f}" for each in measured] + [f"{measured[0] / measured[1]:.2f}"]
-            kind = "LSTMCell" if steps is None else f"LSTM, T = {steps}"
-            print(f"| {','.join(map(str, sizes))} | {kind} | {' | '.join(row)} |", flush=True)
+    for cell, sizes, steps in itertools.product(CELLS, SIZES, (None, *STEPS)):
+        theirs, ours, arguments = modules(cell, *sizes, steps, options.device)
+        row = []
+        for grad in (False, True):
+            with torch.set_grad_enabled(grad):
+                calls = [partial(module, *arguments) for module in (theirs, ours)]
+                measured = times(calls, options.device, options.rounds)
+            row += [f"{each:.1f}" for each in measured] + [f"{measured[0] / measured[1]:.2f}"]
+        kind = f"{cell}Cell" if steps is None else f"{cell}, T = {steps}"
+        print(f"| {','.join(map(str, sizes))} | {kind} | {' | '.join(row)} |", flush=True)
 
 
 if __name__ == "__main__":
