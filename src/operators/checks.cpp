@@ -53,5 +53,7 @@ template void check_defined(const LltmSequenceArguments&);
 template void check_defined(const LltmSequenceBackwardArguments&);
 template void check_defined(const LstmArguments&);
 template void check_defined(const LstmBackwardArguments&);
+template void check_defined(const GruArguments&);
+template void check_defined(const GruBackwardArguments&);
 
 }  // namespace lltm
