@@ -1,9 +1,12 @@
 """What tests may expect of the GPU, and of the code that the library runs on it."""
 
+import re
+
 import pytest
 import torch
 
 from lltm._config import missing_on
+from lltm_testing.sequence_reference import call, make
 
 
 def has_wgmma() -> bool:
@@ -29,3 +32,19 @@ def with_what_is_missing(plan: str) -> str:
     """A plan of the operators, as the typed functions return it."""
     missing = missing_on(torch.cuda.get_device_capability())
     return f"{plan} ({missing})" if missing else plan
+
+
+def kernels_of(function) -> list[str]:
+    """The names of the kernels that a call of the function runs."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        function()
+        torch.cuda.synchronize()
+    return [event.name for event in profile.events()]
+
+
+def wgmma_kernels(monkeypatch, cell) -> list[str]:
+    """Those with tiles of a cell's step, from the error that lists them."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "?")
+    with pytest.raises(RuntimeError) as error:
+        call(make((1, 1, 1, 1), device="cuda", cell=cell))
+    return re.findall(rf"\b{cell.operator}_wgmma_\w+", str(error.value))

@@ -1,10 +1,8 @@
 """A single step of the LSTM and the GRU on a GPU, by each kernel that computes it, forced by its name."""
 
-import re
-
 import pytest
 import torch
-from lltm_testing.gpus import has_wgmma, skip_without_wgmma
+from lltm_testing.gpus import has_wgmma, kernels_of, skip_without_wgmma, wgmma_kernels
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
     Gru,
@@ -50,19 +48,8 @@ def dtype_of(precision: str, set_tf32) -> torch.dtype:
     return torch.float32 if precision == "tf32" else getattr(torch, precision)
 
 
-def kernels_of(function) -> list[str]:
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        function()
-        torch.cuda.synchronize()
-    return [event.name for event in profile.events()]
-
-
 def tiles_of(monkeypatch, cell, precision) -> list[str]:
-    """The names of the kernels with tiles, from the error that lists them."""
-    monkeypatch.setenv("LLTM_CUDA_PATH", "?")
-    with pytest.raises(RuntimeError) as error:
-        call(make((1, 1, 1, 1), device="cuda", cell=cell))
-    names = re.findall(rf"\b{cell.operator}_wgmma_\w+", str(error.value))
+    names = wgmma_kernels(monkeypatch, cell)
     return [name for name in names if ("float32" in name) == (precision == "float32")]
 
 

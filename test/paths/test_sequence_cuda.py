@@ -1,10 +1,8 @@
 """The steps of sequences by every kernel, and at sizes at its limits. test_cuda.py has graphs, streams and devices."""
 
-import re
-
 import pytest
 import torch
-from lltm_testing.gpus import has_wgmma, skip_without_wgmma
+from lltm_testing.gpus import has_wgmma, kernels_of, skip_without_wgmma, wgmma_kernels
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
     Lstm,
@@ -71,18 +69,8 @@ def test_h_is_not_copied():
     zeros = torch.zeros(300, 64, dtype=torch.bfloat16, device="cuda")
     gradients = make_gradients(arguments)
     for of, copies in ((arguments, False), (arguments._replace(h0=zeros), True)):
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-            call_backward(gradients, of)
-            torch.cuda.synchronize()
-        assert any("old_states" in event.name for event in profile.events()) == copies
-
-
-def lstm_steps(monkeypatch) -> list[str]:
-    """The kernels for a step of the LSTM, from the error that lists them."""
-    monkeypatch.setenv("LLTM_CUDA_PATH", "?")
-    with pytest.raises(RuntimeError) as error:
-        call(make((1, 1, 1, 1), device="cuda", cell=Lstm))
-    return re.findall(r"\blstm_wgmma_\w+", str(error.value))
+        kernels = kernels_of(lambda of=of: call_backward(gradients, of))
+        assert any("old_states" in name for name in kernels) == copies
 
 
 @pytest.mark.parametrize("allow_tf32", [False, True], ids=["exact", "tf32"])
@@ -91,7 +79,7 @@ def test_every_step_of_the_lstm(dtype, sizes, allow_tf32, set_tf32, monkeypatch)
     """Each forced by its name, where it can compute the dtype."""
     set_tf32(allow_tf32)
     arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, cell=Lstm)
-    names, ran = lstm_steps(monkeypatch), 0
+    names, ran = wgmma_kernels(monkeypatch, Lstm), 0
     for name in names:
         monkeypatch.setenv("LLTM_CUDA_PATH", name)
         ran += f"kernel={name} " in lltm.ops.lstm_plan(*arguments)
