@@ -5,14 +5,11 @@
 #include <c10/util/Exception.h>
 
 #include <optional>
-#include <tuple>
 
 namespace lltm {
-namespace {
 
 using at::Tensor;
 
-/// Checks the argument at this position of the operator's schema.
 void check_argument(const char* operator_name, size_t position, const Tensor& tensor) {
   if (tensor.defined() && !tensor.is_nested()) {
     return;
@@ -27,6 +24,7 @@ void check_argument(const char* operator_name, size_t position, const Tensor& te
   // It has no sizes, and autograd would ask for them before the dispatcher could reject it.
   TORCH_CHECK(false, operator_name, ": expected ", name, " to be a dense tensor, got a nested one");
 }
+
 void check_argument(const char* operator_name,
                     size_t position,
                     const std::optional<Tensor>& tensor) {
@@ -34,26 +32,5 @@ void check_argument(const char* operator_name,
     check_argument(operator_name, position, *tensor);
   }
 }
-
-}  // namespace
-
-template <typename Arguments>
-void check_defined(const Arguments& arguments) {
-  std::apply(
-      [](const auto&... tensors) {
-        size_t position = 0;
-        (check_argument(Arguments::kOperator, position++, tensors), ...);
-      },
-      arguments.tensors());
-}
-
-template void check_defined(const ForwardArguments&);
-template void check_defined(const BackwardArguments&);
-template void check_defined(const LltmSequenceArguments&);
-template void check_defined(const LltmSequenceBackwardArguments&);
-template void check_defined(const LstmArguments&);
-template void check_defined(const LstmBackwardArguments&);
-template void check_defined(const GruArguments&);
-template void check_defined(const GruBackwardArguments&);
 
 }  // namespace lltm
