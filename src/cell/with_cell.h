@@ -9,27 +9,21 @@
 
 namespace lltm {
 
-static_assert(kCellTypes == 3, "the functions below name every cell");
+static_assert(kCellTypes == 3, "the function below names every cell");
 
-/// Calls function.operator()<Cell>() for the policy of a cell that has all kernels.
+/// Calls function.operator()<Cell>() for the policy of a cell.
 template <typename Function>
 constexpr auto with_cell(CellType cell, const Function& function) {
-  return cell == CellType::kLltm ? function.template operator()<cell::Lltm>()
-                                 : function.template operator()<cell::Lstm>();
-}
-
-/// The same, and for the GRU, which lacks kernels of a cell by itself.
-template <typename Function>
-constexpr auto with_every_cell(CellType cell, const Function& function) {
-  return cell == CellType::kGru ? function.template operator()<cell::Gru>()
-                                : with_cell(cell, function);
+  return cell == CellType::kGru    ? function.template operator()<cell::Gru>()
+         : cell == CellType::kLltm ? function.template operator()<cell::Lltm>()
+                                   : function.template operator()<cell::Lstm>();
 }
 
 constexpr int gates_of(CellType cell) {
-  return with_every_cell(cell, []<typename Cell>() { return Cell::kGates; });
+  return with_cell(cell, []<typename Cell>() { return Cell::kGates; });
 }
 constexpr int saved_of(CellType cell) {
-  return with_every_cell(cell, []<typename Cell>() { return Cell::kSaved; });
+  return with_cell(cell, []<typename Cell>() { return Cell::kSaved; });
 }
 
 }  // namespace lltm

@@ -45,7 +45,7 @@ cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cuda
         return cudaErrorInvalidValue;
     }
   };
-  return with_every_cell(plan.cell, [&]<typename Cell>() {
+  return with_cell(plan.cell, [&]<typename Cell>() {
     if constexpr (kHasKernels<Problem, Cell>) {
       return with_arithmetic(plan.arithmetic, [&]<Arithmetic kArithmetic>() {
         return run.template operator()<kArithmetic, Cell>();

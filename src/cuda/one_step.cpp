@@ -183,14 +183,14 @@ void run_one_step_backward(const BackwardChoice& choice,
                 .d_input = mutable_data_or_null<scalar_t>(gradients.input),
                 .d_weights = weight_gradients<scalar_t>(gradients).template as<void>(),
             };
-            check_launch(with_every_cell(of.type, [&]<typename Cell>() {
+            check_launch(with_cell(of.type, [&]<typename Cell>() {
               return launch_backward_few_rows<Cell>(
                   cell, products, choice.estimate.plan.ranks, device.stream());
             }));
             return;
           }
         }
-        with_every_cell(of.type, [&]<typename Cell>() {
+        with_cell(of.type, [&]<typename Cell>() {
           compute_gate_gradients<Cell>(cell, /*later=*/nullptr, device);
         });
       });

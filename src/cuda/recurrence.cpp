@@ -68,7 +68,7 @@ cudaError_t launch(const Problem<scalar_t>& problem,
                    CellType cell,
                    const RecurrenceCandidate& candidate,
                    cudaStream_t stream) {
-  return with_every_cell(cell, [&]<typename Cell>() {
+  return with_cell(cell, [&]<typename Cell>() {
     if constexpr (std::is_same_v<scalar_t, float>) {
       return launch_recurrence_fma<Cell>(problem, candidate.tile, stream);
     } else {
@@ -102,7 +102,7 @@ cudaError_t launch_across_grid(const Problem& problem,
   of.workspace = parts_of(
       workspace.mutable_data_ptr(),
       grid_workspace(plan.tile, plan.teams, gates_of(cell), arithmetic, kBackward, problem.rows));
-  return with_every_cell(cell, [&]<typename Cell>() {
+  return with_cell(cell, [&]<typename Cell>() {
     return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
       if constexpr (std::is_same_v<TensorElement<kArithmetic>, scalar_t>) {
         return launch_recurrence_grid<Cell, kArithmetic>(of, plan.tile, rest...);

@@ -166,7 +166,7 @@ class StepsBackward {
       product_out(
           from_h_, d_gates_.narrow(0, params_.last_t * batch_, batch_), weights_h_, arithmetic_);
     }
-    check_launch(with_every_cell(arguments_.sequence.cell.type, [&]<typename OfSides>() {
+    check_launch(with_cell(arguments_.sequence.cell.type, [&]<typename OfSides>() {
       using Cell = cell::CombinedOf<OfSides>;
       return has_product && !by_library()
                  ? launch_with_product<Cell>(

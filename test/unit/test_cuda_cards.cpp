@@ -184,7 +184,7 @@ void Cards::run_recurrence() {
       problem.least_shared_bytes =
           of->tile.x_inside ? 0 : static_cast<int>(random_.below(kSpreadBytes + 1));
     }
-    return with_every_cell(shape.cell, [&]<typename Cell>() {
+    return with_cell(shape.cell, [&]<typename Cell>() {
       if constexpr (std::is_same_v<scalar_t, float>) {
         return launch_recurrence_fma<Cell>(problem, of->tile, nullptr);
       } else {
@@ -222,7 +222,7 @@ void Cards::run_across_grid(const RecurrenceShape& shape) {
     return run(problem);
   };
   expect_fits(shape.backward ? "grid, backward" : "grid, forward", [&] {
-    return with_every_cell(shape.cell, [&]<typename Cell>() {
+    return with_cell(shape.cell, [&]<typename Cell>() {
       return with_arithmetic(arithmetic, [&]<Arithmetic kArithmetic>() {
         using Element = TensorElement<kArithmetic>;
         return shape.backward
@@ -338,7 +338,7 @@ void Cards::run_step_backward() {
         return launch_sequence_gradient_tiles<kArithmetic>(params, weights, tile, ranks, nullptr);
       }
       return with_cell(cell, [&]<typename Cell>() {
-        return launch_sequence_gradient_wgmma<Cell, kArithmetic>(
+        return launch_sequence_gradient_wgmma<cell::CombinedOf<Cell>, kArithmetic>(
             params, weights, tile, ranks, nullptr);
       });
     });
@@ -365,7 +365,7 @@ void Cards::run_backward() {
       gates.blocks_at_once = 2 * facts_.multiprocessors;
       gates.blocks_in_clusters = 2 * facts_.resident_in_clusters_of(kLargestCluster);
       gates.bias_in_parts = group == Group::kHopper;
-      cudaError_t error = with_every_cell(shape.cell, [&]<typename Cell>() {
+      cudaError_t error = with_cell(shape.cell, [&]<typename Cell>() {
         return group == Group::kFewRows
                    ? launch_backward_few_rows<Cell>(gates, p, plan.ranks, nullptr)
                    : launch_gate_gradients<Cell>(gates, nullptr);

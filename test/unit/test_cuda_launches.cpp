@@ -183,7 +183,7 @@ void expect_steps_described() {
       fake_cuda() = {};
       int ranks = estimate(candidate, shape, kH200, i % candidate.most_ranks + 1).ranks;
       ranks = ranks > 0 ? ranks : estimate(candidate, shape, kH200).ranks;
-      const cudaError_t error = with_every_cell(kCell, [&]<typename Cell>() {
+      const cudaError_t error = with_cell(kCell, [&]<typename Cell>() {
         return launch_forward_wgmma<kArithmetic, Cell>(step, candidate.tile, ranks, nullptr);
       });
       const auto& violations = fake_cuda().violations;

@@ -114,7 +114,7 @@ class LibraryForward {
           step,
           chunk.const_data_ptr<acc_t>() + (t - first_time) * count * saved,
           z_h.const_data_ptr<acc_t>()};
-      check_launch(with_every_cell(arguments_.cell.type, [&]<typename Cell>() {
+      check_launch(with_cell(arguments_.cell.type, [&]<typename Cell>() {
         return launch_sequence_step<cell::CombinedOf<Cell>>(params, device_.stream());
       }));
     }

@@ -84,7 +84,7 @@ TilesAndTimes tiles_of(Arithmetic arithmetic, bool backward) {
 
 int grid_shared_bytes(
     CellType cell, const GridTile& tile, Arithmetic arithmetic, bool backward, int groups) {
-  return with_every_cell(cell, [&]<typename Cell>() {
+  return with_cell(cell, [&]<typename Cell>() {
     return grid_shared_bytes<Cell>(tile, arithmetic, backward, groups);
   });
 }
@@ -96,7 +96,7 @@ std::optional<GridPlan> plan_grid(CellType cell,
                                   bool backward,
                                   const DeviceFacts& device) {
   const auto [tiles, times] = tiles_of(arithmetic, backward);
-  const bool adds = with_every_cell(cell, []<typename Cell>() { return Cell::kAdds; });
+  const bool adds = with_cell(cell, []<typename Cell>() { return Cell::kAdds; });
   const int gates = gates_of(cell);
   const double of_three_gates = gates > 3 ? 1 : backward ? 0.82 : 0.92;
   std::optional<GridPlan> best;
