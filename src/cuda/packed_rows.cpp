@@ -1,5 +1,6 @@
 #include "packed_rows.h"
 
+#include "../cell/column_runs.h"
 #include "kernels/pack.h"
 #include "kernels/transpose.h"
 #include "runtime/launch_check.h"
@@ -31,13 +32,19 @@ Tensor contiguous_vectors(const Tensor& tensor) {
   return aligned ? contiguous : contiguous.clone();
 }
 
-Tensor transposed(const Tensor& matrix, const Device& device) {
-  const Tensor copy = rows_of_vectors(matrix.size(1), matrix.size(0), matrix.scalar_type(), device);
-  check_launch(launch_transpose({.element_size = static_cast<int>(matrix.element_size()),
-                                 .rows = matrix.size(0),
-                                 .columns = matrix.size(1),
-                                 .from = matrix.const_data_ptr(),
-                                 .from_strides = {matrix.stride(0), matrix.stride(1)},
+Tensor transposed(const Tensor& weights, c10::ArrayRef<int> of, const Device& device) {
+  const auto runs = runs_of(of, weights.size(0) / static_cast<int64_t>(of.size()));
+  TORCH_INTERNAL_ASSERT(runs.front().of_saved == 0 && runs.size() <= 2);
+  const int64_t zeros = runs.back().of_saved - runs.back().of_side;
+  const int64_t rows = weights.size(0) + zeros;
+  const Tensor copy = rows_of_vectors(weights.size(1), rows, weights.scalar_type(), device);
+  check_launch(launch_transpose({.element_size = static_cast<int>(weights.element_size()),
+                                 .rows = rows,
+                                 .columns = weights.size(1),
+                                 .first_zeros = runs.front().count,
+                                 .zeros = zeros,
+                                 .from = weights.const_data_ptr(),
+                                 .from_strides = {weights.stride(0), weights.stride(1)},
                                  .to = copy.mutable_data_ptr(),
                                  .to_stride = copy.stride(0)},
                                 device.stream()));

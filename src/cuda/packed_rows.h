@@ -26,8 +26,9 @@ at::Tensor describable_rows(const at::Tensor& tensor, const Device& device);
 /// A contiguous tensor that starts at a multiple of 16 bytes: a copy if `tensor` is not one.
 at::Tensor contiguous_vectors(const at::Tensor& tensor);
 
-/// A transposed copy of a matrix that TMA can describe.
-at::Tensor transposed(const at::Tensor& matrix, const Device& device);
+/// A transposed copy, which TMA can describe, of the weights of a side, whose kOfGate or kOfInput
+/// is `of`, with zeros between them for the numbers that a cell saves of the other side alone.
+at::Tensor transposed(const at::Tensor& weights, c10::ArrayRef<int> of, const Device& device);
 
 /// A copy of a matrix in rows that TMA can describe.
 struct PackedRows {

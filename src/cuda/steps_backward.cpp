@@ -116,12 +116,13 @@ class StepsBackward {
   }
 
   void prepare_product() {
-    const RecurrentArguments& sequence = arguments_.sequence;
+    const CellDescriptor& cell = arguments_.sequence.cell;
+    const Tensor& weight_hh = arguments_.sequence.weight_hh;
     // One product with some zeros takes no longer than two without.
-    const Tensor weight_hh = saved_rows(
-        sequence.cell, sequence.weight_hh, sequence.cell.of_gate, sequence.weight_hh.size(1));
-    weights_h_ = choice_.candidate->group == Group::kHopper ? transposed(weight_hh, device_)
-                                                            : describable_rows(weight_hh, device_);
+    weights_h_ = choice_.candidate->group == Group::kHopper
+                     ? transposed(weight_hh, cell.of_gate, device_)
+                     : describable_rows(
+                           saved_rows(cell, weight_hh, cell.of_gate, weight_hh.size(1)), device_);
     if (by_library()) {
       from_h_ = device_.empty(d_h_.sizes(), kAccumulated);
     }

@@ -14,7 +14,8 @@ constexpr int kThreads = 256, kTile = 64, kRowsAtOnce = kThreads / kTile;
 template <typename Word>
 __global__ void __launch_bounds__(kThreads)
     transpose_kernel(const __grid_constant__ TransposeParams p) {
-  __shared__ Word tile[kTile][kTile + 1];
+  // A row takes an odd number of words, so that the elements of a column are in different banks.
+  __shared__ Word tile[kTile][kTile + 4 / sizeof(Word)];
   wait_for_previous_kernel();
   const int x = static_cast<int>(threadIdx.x) % kTile, y = static_cast<int>(threadIdx.x) / kTile;
   const int64_t column_tiles = (p.columns + kTile - 1) / kTile;
@@ -23,13 +24,20 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t n = blockIdx.x; n < tiles; n += gridDim.x) {
     const int64_t row = n / column_tiles * kTile, column = n % column_tiles * kTile;
     const int rows = at_most(p.rows - row, kTile), columns = at_most(p.columns - column, kTile);
-    const Word* const from = static_cast<const Word*>(p.from) + row * p.from_strides[0] +
-                             (column + x) * p.from_strides[1];
+    const Word* const from = static_cast<const Word*>(p.from) + (column + x) * p.from_strides[1];
+    Word loaded[kTile / kRowsAtOnce];
 #pragma unroll
-    for (int i = 0; i < kTile; i += kRowsAtOnce) {
-      if (x < columns && y + i < rows) {
-        tile[y + i][x] = from[(y + i) * p.from_strides[0]];
-      }
+    for (int i = 0; i < kTile / kRowsAtOnce; ++i) {
+      const int y_i = y + i * kRowsAtOnce;
+      const int64_t row_i = row + y_i, after_zeros = row_i - p.first_zeros - p.zeros;
+      const bool is_zero = row_i >= p.first_zeros && after_zeros < 0;
+      loaded[i] = x < columns && y_i < rows && !is_zero
+                      ? from[(after_zeros < 0 ? row_i : row_i - p.zeros) * p.from_strides[0]]
+                      : Word{0};
+    }
+#pragma unroll
+    for (int i = 0; i < kTile / kRowsAtOnce; ++i) {
+      tile[y + i * kRowsAtOnce][x] = loaded[i];
     }
     __syncthreads();
     Word* const to = static_cast<Word*>(p.to) + column * p.to_stride + row + x;

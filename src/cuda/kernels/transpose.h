@@ -7,10 +7,11 @@
 
 namespace lltm::cuda {
 
-/// to[column, row] = from[row, column].
+/// to[column, row] = from[row, column], with rows of zeros put between those of from.
 struct TransposeParams {
-  int element_size;  // 2 or 4 bytes
-  int64_t rows, columns;
+  int element_size;       // 2 or 4 bytes
+  int64_t rows, columns;  // with the rows of zeros
+  int64_t first_zeros, zeros;
   const void* from;
   int64_t from_strides[2];  // of rows and columns, any
   void* to;                 // (columns, rows)
