@@ -69,8 +69,9 @@ class StepsBackward {
         device_(device),
         order_{.steps = arguments.cells.size(0), .reverse = reverse},
         batch_(arguments.cells.size(1)),
-        d_h_(before_all_steps(arguments.grad_h_n)),
-        d_cell_(before_all_steps(arguments.grad_c_n)),
+        d_states_(before_all_steps()),
+        d_h_(d_states_[0]),
+        d_cell_(d_states_[1]),
         gates_(contiguous_vectors(arguments.gates)),
         cells_(contiguous_vectors(arguments.cells)),
         c0_(rounded_c0()) {}
@@ -103,10 +104,16 @@ class StepsBackward {
  private:
   bool by_library() const { return choice_.candidate->group == Group::kLibrary; }
 
-  /// A gradient of the state, with what comes in from h_n or c_n.
-  Tensor before_all_steps(const std::optional<Tensor>& incoming) const {
-    const Tensor state = device_.empty({batch_, arguments_.cells.size(2)}, kAccumulated);
-    return is_given(incoming) ? state.copy_(*incoming) : state.zero_();
+  /// The gradients of h and of the cell state, with what comes in from h_n and c_n.
+  Tensor before_all_steps() const {
+    Tensor states = device_.empty({2, batch_, arguments_.cells.size(2)}, kAccumulated);
+    const auto &of_h = arguments_.grad_h_n, &of_cell = arguments_.grad_c_n;
+    if (!is_given(of_h) && !is_given(of_cell)) {
+      return states.zero_();
+    }
+    is_given(of_h) ? states[0].copy_(*of_h) : states[0].zero_();
+    is_given(of_cell) ? states[1].copy_(*of_cell) : states[1].zero_();
+    return states;
   }
 
   /// A float32 c0 beside 16 bits is rounded, as all other cells are.
@@ -185,7 +192,7 @@ class StepsBackward {
   const Device& device_;
   const StepOrder order_;
   const int64_t batch_;
-  const Tensor d_h_, d_cell_;
+  const Tensor d_states_, d_h_, d_cell_;
   const Tensor gates_, cells_;
   const Tensor c0_;            // in the type of cells, or undefined
   Tensor weights_h_, from_h_;  // of the product, if there is any
