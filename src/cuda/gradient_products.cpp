@@ -183,23 +183,25 @@ bool run_float32_side(std::optional<Arithmetic> arithmetic,
   return true;
 }
 
-/// d_bias as the sum of its parts, or nothing.
-template <typename scalar_t>
-SumOfParts<scalar_t> sum_of(const Tensor& bias_parts, const Tensor& d_bias) {
-  if (!d_bias.defined()) {
-    return {};
-  }
-  return {.parts = bias_parts.const_data_ptr<float>(),
-          .count = bias_parts.size(0),
-          .size = bias_parts.size(1),
-          .result = d_bias.mutable_data_ptr<scalar_t>()};
+/// The gradients of biases, which may both be unwanted, as the sum of the rows of `terms`.
+template <typename Cell, typename scalar_t, typename Term = accumulate_t<scalar_t>>
+BiasSum<Cell, scalar_t, Term> bias_sum(const RecurrentGradients& gradients,
+                                       const Tensor& terms,
+                                       int64_t state_size) {
+  return {.rows = terms.const_data_ptr<Term>(),
+          .count = terms.size(0),
+          .size = terms.size(1),
+          .stride = terms.stride(0),
+          .result = {mutable_data_or_null<scalar_t>(gradients.bias),
+                     mutable_data_or_null<scalar_t>(gradients.bias_hh),
+                     state_size}};
 }
 
 /// Without the parts of d_weights, which have no memory yet.
 template <typename scalar_t>
 GradientProducts<scalar_t> small_products(const Tensor& d_gates,
                                           const RecurrentGradients& gradients,
-                                          const SumOfParts<scalar_t>& d_bias,
+                                          const Tensor& bias_parts,
                                           const RecurrentBackwardArguments& arguments,
                                           const GradientParts& parts,
                                           bool reverse) {
@@ -212,7 +214,7 @@ GradientProducts<scalar_t> small_products(const Tensor& d_gates,
           .input_weights = recurrent_weights<scalar_t>(sequence.weight_ih),
           .d_gates = d_gates.const_data_ptr<scalar_t>(),
           .d_gates_stride = d_gates.stride(0),
-          .d_bias = d_bias,
+          .d_bias = bias_sum<cell::Lltm, scalar_t>(gradients, bias_parts, arguments.output.size(2)),
           .d_weights = weight_gradients<scalar_t>(gradients),
           .parts = parts,
           .weight_parts = nullptr,
@@ -386,12 +388,8 @@ void compute_small_gradient_products(const Tensor& d_gates,
                                                         .columns = columns},
                                                        facts);
   with_scalar(d_gates.scalar_type(), [&]<typename scalar_t>() {
-    auto products = small_products<scalar_t>(d_gates,
-                                             gradients,
-                                             sum_of<scalar_t>(bias_parts, gradients.bias),
-                                             arguments,
-                                             parts,
-                                             reverse);
+    auto products =
+        small_products<scalar_t>(d_gates, gradients, bias_parts, arguments, parts, reverse);
     const Tensor weight_parts =
         products.d_weights.any_wanted() && parts.count > 1
             ? device.empty({parts.count, columns, state_size + input_features}, at::kFloat)
@@ -401,26 +399,44 @@ void compute_small_gradient_products(const Tensor& d_gates,
   });
 }
 
-void add_bias_parts(const Tensor& d_bias, const Tensor& bias_parts, const Device& device) {
-  with_scalar(d_bias.scalar_type(), [&]<typename scalar_t>() {
-    check_launch(launch_add_parts(sum_of<scalar_t>(bias_parts, d_bias), device.stream()));
-  });
-}
-
-/// d_bias, the sum of the rows of d_gates, as a product with ones, which reads them up to twice as
-/// fast as at::sum. In 16 bits its sums are float32; float32 is not rounded to TF32.
-void sum_rows(const Tensor& d_bias, const Tensor& d_gates) {
-  Tensor sums = d_bias;
-  const int64_t rows = d_gates.size(0);
+void compute_bias_gradients(const RecurrentGradients& gradients,
+                            const Tensor& terms,
+                            CellType cell,
+                            int64_t state_size,
+                            const Device& device) {
+  // The most rows that are added about as fast as a product with ones is launched.
+  constexpr int64_t kMostRows = 512;
+  const at::ScalarType dtype =
+      (gradients.bias.defined() ? gradients.bias : gradients.bias_hh).scalar_type();
+  const int64_t rows = terms.size(0);
+  Tensor sums = terms;
   if (rows > std::numeric_limits<int32_t>::max()) {
-    at::sum_out(sums, d_gates, /*dim=*/0);  // BLAS counts in 32 bits
-  } else if (const Tensor ones = at::ones({1, rows}, d_gates.options()); d_gates.itemsize() == 2) {
-    sums = at::empty({1, d_gates.size(1)}, d_gates.options().dtype(at::kFloat));
-    product_out(sums, ones, d_gates, std::nullopt);
-    d_bias.copy_(sums.squeeze(0));
-  } else {
-    at::mv_out(sums, d_gates.t(), ones.squeeze(0));
+    sums = at::sum(terms,
+                   at::IntArrayRef{0},
+                   /*keepdim=*/true,
+                   at::toOpMathType(dtype));  // BLAS counts in 32 bits
+  } else if (rows > kMostRows && terms.scalar_type() == dtype) {
+    // In 16 bits the sums are float32; float32 is not rounded to TF32.
+    const Tensor ones = at::ones({1, rows}, terms.options());
+    if (terms.itemsize() == 2) {
+      sums = device.empty({1, terms.size(1)}, at::kFloat);
+      product_out(sums, ones, terms, std::nullopt);
+    } else {
+      sums = at::mv(terms.t(), ones.squeeze(0)).unsqueeze(0);
+    }
   }
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "lltm::sequence_backward", [&] {
+    const auto launch = [&]<typename Cell, typename Term>() {
+      return launch_bias_sum(bias_sum<Cell, scalar_t, Term>(gradients, sums, state_size),
+                             device.stream());
+    };
+    check_launch(with_cell(cell, [&]<typename OfSides>() {
+      using Cell = std::conditional_t<OfSides::kAdds, cell::Lltm, OfSides>;
+      return sums.scalar_type() == dtype
+                 ? launch.template operator()<Cell, scalar_t>()
+                 : launch.template operator()<Cell, accumulate_t<scalar_t>>();
+    }));
+  });
 }
 
 }  // namespace lltm::cuda

@@ -62,8 +62,12 @@ void compute_small_gradient_products(const at::Tensor& d_gates,
                                      const DeviceFacts& facts,
                                      bool reverse);
 
-/// d_bias from its parts, or from d_gates.
-void add_bias_parts(const at::Tensor& d_bias, const at::Tensor& bias_parts, const Device& device);
-void sum_rows(const at::Tensor& d_bias, const at::Tensor& d_gates);
+/// The gradients of biases, at least one of which is wanted, as the sum of the rows of `terms`:
+/// d_gates, or parts of their sum in the accumulation type.
+void compute_bias_gradients(const RecurrentGradients& gradients,
+                            const at::Tensor& terms,
+                            CellType cell,
+                            int64_t state_size,
+                            const Device& device);
 
 }  // namespace lltm::cuda

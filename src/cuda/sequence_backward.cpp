@@ -2,7 +2,6 @@
 //
 // d_gates of all steps are computed by one kernel (recurrence.cpp) or step by step
 // (steps_backward.cpp), and then what is a sum over all steps (gradient_products.cpp).
-#include "../cell/column_runs.h"
 #include "../operators/operators.h"
 #include "../operators/recurrent_gradients.h"
 #include "gradient_products.h"
@@ -50,20 +49,6 @@ bool forces_recurrence(const SequencePlan& plan) {
          (selected.group && runs_all_steps(*selected.group));
 }
 
-/// The gradients of both biases, of a cell that does not add its sides.
-void write_biases(const RecurrentGradients& gradients,
-                  const CellDescriptor& cell,
-                  const Tensor& of_saved,
-                  int64_t state_size) {
-  const auto write = [&](const Tensor& d_bias, c10::ArrayRef<int> of) {
-    if (d_bias.defined()) {
-      d_bias.copy_(side_of(of_saved, of, state_size));
-    }
-  };
-  write(gradients.bias, cell.of_input);
-  write(gradients.bias_hh, cell.of_gate);
-}
-
 void run(const RecurrentGradients& gradients,
          const RecurrentBackwardArguments& arguments,
          const SequenceSizes<int64_t>& sizes,
@@ -106,15 +91,8 @@ void run(const RecurrentGradients& gradients,
     return;
   }
   if (gradients.bias.defined() || gradients.bias_hh.defined()) {
-    const Tensor d_bias = cell.adds ? gradients.bias : device.empty({saved}, d_gates.scalar_type());
-    if (of_recurrence) {
-      add_bias_parts(d_bias, *bias_parts, device);
-    } else {
-      sum_rows(d_bias, d_gates);
-    }
-    if (!cell.adds) {
-      write_biases(gradients, cell, d_bias, sizes.state_size);
-    }
+    compute_bias_gradients(
+        gradients, of_recurrence ? *bias_parts : d_gates, cell.type, sizes.state_size, device);
   }
   compute_gradient_products(
       d_gates, shape.arithmetic, gradients, /*d_h0=*/{}, arguments, device, facts, reverse);

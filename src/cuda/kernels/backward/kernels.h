@@ -5,9 +5,9 @@
 #pragma once
 
 #include "../../../cell/accumulate.h"
-#include "../../../cell/sides.h"
 #include "../../problem.h"
 #include "../../scheduler/schedule_gradients.h"
+#include "../bias_gradients.h"
 
 #include <cuda_runtime_api.h>
 
@@ -48,34 +48,6 @@ inline int64_t transposed_floats(const BackwardProblem& p) {
   const TransposedInputs inputs = transposed_inputs(p, nullptr, false);
   return p.d_weights.any_wanted() ? inputs.columns() * inputs.row_stride() : 0;
 }
-
-/// d_bias of what a cell saves or, if it does not add its sides, of the inputs and of the gates,
-/// each null if it is not wanted.
-template <typename Cell, typename scalar_t>
-struct BiasGradients {
-  scalar_t *bias, *bias_hh;
-  int64_t state_size;
-
-  LLTM_HOST_DEVICE bool wanted() const {
-    return bias != nullptr || (!Cell::kAdds && bias_hh != nullptr);
-  }
-  /// At k * state_size + column: of saved number k.
-  template <typename Value>
-  LLTM_HOST_DEVICE void store(int64_t index, Value sum) const {
-    if constexpr (Cell::kAdds) {
-      bias[index] = static_cast<scalar_t>(sum);
-    } else {
-      const auto k = static_cast<int>(index / state_size);
-      const auto store_side = [&](scalar_t* to, int place) {
-        if (to != nullptr && place >= 0) {
-          to[index + (place - k) * state_size] = static_cast<scalar_t>(sum);
-        }
-      };
-      store_side(bias, cell::input_at<Cell>(k));
-      store_side(bias_hh, cell::gate_at<Cell>(k));
-    }
-  }
-};
 
 template <typename scalar_t>
 struct GateGradientsParams {

@@ -2,6 +2,7 @@
 // d_weights, d_input and d_bias in one launch, or in two where parts of d_weights have to be added.
 // The library's products, and the kernels that prepare their operands, would take longer to launch
 // than to run.
+#include "../../../cell/gru.h"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../ptx/packed.cuh"
@@ -82,26 +83,30 @@ template <typename Element>
 struct SumOfWeightParts : WeightGradientSums<Element> {
   const float* parts;  // (count, size)
   int64_t count, size;
+
+  LLTM_DEVICE float part(int64_t part, int64_t element) const {
+    return parts[part * size + element];
+  }
 };
 
-/// Adds parts by kLanes threads for each element, each of which adds every kLanes-th one.
-template <typename Sum>
-LLTM_DEVICE void add_parts(const Sum& of, int lanes, int block, float* sums) {
+/// Adds parts by `lanes` threads for each element, each of which adds every one of that many.
+template <typename Sum, typename acc_t>
+LLTM_DEVICE void add_parts(const Sum& of, int lanes, int block, acc_t* sums) {
   constexpr int kPartsAtOnce = 8;
   const int columns = kThreads / lanes, thread = static_cast<int>(threadIdx.x);
   const int lane = thread / columns;
   const int64_t column = int64_t{block} * columns + thread % columns;
-  float sum = 0;
+  acc_t sum = 0;
   if (column < of.size) {
     for (int64_t first = lane; first < of.count; first += kPartsAtOnce * lanes) {
-      float some[kPartsAtOnce];
+      acc_t some[kPartsAtOnce];
 #pragma unroll
       for (int i = 0; i < kPartsAtOnce; ++i) {
         const int64_t part = first + i * lanes;
-        some[i] = part < of.count ? of.parts[part * of.size + column] : 0;
+        some[i] = part < of.count ? of.part(part, column) : acc_t{0};
       }
 #pragma unroll
-      for (const float part : some) {
+      for (const acc_t part : some) {
         sum += part;
       }
     }
@@ -329,10 +334,10 @@ struct AddPartsParams {
   int lanes;
 };
 
-template <typename Sum>
+template <typename Sum, typename acc_t>
 __global__ void __launch_bounds__(kThreads)
     add_parts_kernel(const __grid_constant__ AddPartsParams<Sum> params) {
-  __shared__ float sums[kThreads];
+  __shared__ acc_t sums[kThreads];
   wait_for_previous_kernel();
   add_parts(params.of, params.lanes, static_cast<int>(blockIdx.x), sums);
 }
@@ -348,18 +353,18 @@ int64_t blocks_to_add(int64_t size, int lanes) {
   return ceil_div(size, kThreads / lanes);
 }
 
-template <typename Sum>
+template <typename acc_t = float, typename Sum>
 cudaError_t launch_sum(const Sum& sum, cudaStream_t stream) {
   const int lanes = lanes_of(sum.count);
-  return launch_in_clusters<&add_parts_kernel<Sum>, kThreads>(
+  return launch_in_clusters<&add_parts_kernel<Sum, acc_t>, kThreads>(
       AddPartsParams<Sum>{sum, lanes}, grid_of(blocks_to_add(sum.size, lanes)), 1, stream);
 }
 
 }  // namespace
 
-template <typename Element>
-cudaError_t launch_add_parts(const SumOfParts<Element>& sum, cudaStream_t stream) {
-  return launch_sum(sum, stream);
+template <typename Cell, typename scalar_t, typename Term>
+cudaError_t launch_bias_sum(const BiasSum<Cell, scalar_t, Term>& sum, cudaStream_t stream) {
+  return launch_sum<accumulate_t<scalar_t>>(sum, stream);
 }
 
 template <typename Element>
@@ -376,7 +381,7 @@ cudaError_t launch_gradient_products(const GradientProducts<Element>& problem,
                                  .input_tiles_across = tiles(problem.input_features),
                                  .weight_tiles_across = tiles(inputs),
                                  .weight_tiles = tiles(problem.columns) * tiles(inputs)};
-  if (problem.d_bias.result != nullptr) {
+  if (problem.d_bias.result.wanted()) {
     blocks.bias_blocks = static_cast<int>(blocks_to_add(problem.d_bias.size, blocks.bias_lanes));
   }
   if (problem.d_input != nullptr) {
@@ -404,12 +409,22 @@ cudaError_t launch_gradient_products(const GradientProducts<Element>& problem,
       stream);
 }
 
-#define LLTM_INSTANTIATE(Element)                                                  \
-  template cudaError_t launch_add_parts(const SumOfParts<Element>&, cudaStream_t); \
-  template cudaError_t launch_gradient_products(const GradientProducts<Element>&, cudaStream_t);
-LLTM_INSTANTIATE(float)
-LLTM_INSTANTIATE(c10::Half)
-LLTM_INSTANTIATE(c10::BFloat16)
+#define LLTM_INSTANTIATE(Cell, scalar_t, Term) \
+  template cudaError_t launch_bias_sum(const BiasSum<Cell, scalar_t, Term>&, cudaStream_t);
+#define LLTM_INSTANTIATE_TERMS(scalar_t, Term) \
+  LLTM_INSTANTIATE(cell::Lltm, scalar_t, Term) \
+  LLTM_INSTANTIATE(cell::Gru, scalar_t, Term)
+LLTM_INSTANTIATE_TERMS(double, double)
+LLTM_INSTANTIATE_TERMS(float, float)
+LLTM_INSTANTIATE_TERMS(c10::Half, float)
+LLTM_INSTANTIATE_TERMS(c10::Half, c10::Half)
+LLTM_INSTANTIATE_TERMS(c10::BFloat16, float)
+LLTM_INSTANTIATE_TERMS(c10::BFloat16, c10::BFloat16)
+#undef LLTM_INSTANTIATE_TERMS
 #undef LLTM_INSTANTIATE
+
+template cudaError_t launch_gradient_products(const GradientProducts<float>&, cudaStream_t);
+template cudaError_t launch_gradient_products(const GradientProducts<c10::Half>&, cudaStream_t);
+template cudaError_t launch_gradient_products(const GradientProducts<c10::BFloat16>&, cudaStream_t);
 
 }  // namespace lltm::cuda

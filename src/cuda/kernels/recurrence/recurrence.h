@@ -14,9 +14,11 @@
 // column of the state, and returns the error of its launch.
 #pragma once
 
+#include "../../../cell/lltm.h"
 #include "../../ptx/device_function.h"
 #include "../../step_problem.h"
 #include "../../tile/elements.h"
+#include "../bias_gradients.h"
 #include "tile.h"
 
 #include <cuda_runtime_api.h>
@@ -164,18 +166,6 @@ struct RecurrenceBackward {
 /// More than half of the shared memory of any multiprocessor.
 constexpr int kSpreadBytes = 116 * 1024;
 
-/// Numbers that are computed in parts, which are added in a fixed order.
-template <typename Element>
-struct SumOfParts {
-  const float* parts;  // (count, size)
-  int64_t count, size;
-  Element* result;  // (size,), or null if not wanted
-
-  LLTM_DEVICE void store(int64_t index, float sum) const {
-    result[index] = static_cast<Element>(sum);
-  }
-};
-
 /// What is computed from d_gates of all steps. Null results are not wanted.
 ///   d_weights = d_gates.T @ [old_h | input], (columns, state_size + input_features)
 ///   d_input = d_gates @ input_weights, (steps, rows, input_features), contiguous
@@ -188,8 +178,8 @@ struct GradientProducts {
   Steps<Element> input;
   RecurrentWeights<Element> input_weights;  // (columns, input_features)
   const Element* d_gates;
-  int64_t d_gates_stride;  // between rows
-  SumOfParts<Element> d_bias;
+  int64_t d_gates_stride;                      // between rows
+  BiasSum<cell::Lltm, Element, float> d_bias;  // of its parts
   WeightGradients<Element> d_weights;
   // The parts of d_weights, each a sum over some rows of d_gates, or null if there is one.
   GradientParts parts;
@@ -212,9 +202,6 @@ cudaError_t launch_input_product_wgmma_float32(const Float32InputProduct& proble
 /// these do not write is read before they are complete. Fewer than 2^31 rows in all steps.
 template <typename Element>
 cudaError_t launch_gradient_products(const GradientProducts<Element>& problem, cudaStream_t stream);
-
-template <typename Element>
-cudaError_t launch_add_parts(const SumOfParts<Element>& sum, cudaStream_t stream);
 
 /// In float32, by multiply-adds of the CUDA cores (fma.cuh).
 template <typename Cell>
