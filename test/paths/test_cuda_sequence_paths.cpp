@@ -1,5 +1,6 @@
-// Every group of CUDA kernels of a sequence, forced, around the tiles of a step. The reference is
-// the same call in float64, which has its own kernels and is compared with the formula elsewhere.
+// Every group of CUDA kernels of a sequence, forced, around the tiles of a step, and of the single
+// step that the LSTM and the GRU have as a cell. The reference is the same call in float64, which
+// has its own kernels and is compared with the formula elsewhere.
 #include "cuda/plan/candidates.h"
 #include "forced_path.h"
 #include "lltm/lltm.h"
@@ -10,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -19,97 +21,160 @@ namespace {
 
 constexpr int64_t kPathSteps = 4;
 
-enum class Cell { kLltm, kLstm };
+enum class Cell { kLltm, kLstm, kGru };
 
 using SequenceCase = std::tuple<Cell, std::string, at::ScalarType, Sizes>;
 
-class CudaSequencePath : public testing::TestWithParam<SequenceCase> {};
-
 std::string sequence_case_name(const testing::TestParamInfo<SequenceCase>& info) {
   const auto& [cell, path, dtype, sizes] = info.param;
-  return (cell == Cell::kLltm ? "Lltm_" : "Lstm_") + case_name(path, dtype, sizes);
+  const std::string name = cell == Cell::kLltm ? "Lltm_" : cell == Cell::kLstm ? "Lstm_" : "Gru_";
+  return name + case_name(path, dtype, sizes);
 }
 
-/// Whether the GPU, and the code that the library has for it, run a path.
-bool is_runnable(const std::string& path) {
-  cuda::DeviceFacts device;
-  EXPECT_EQ(lltm_cuda_device_facts(&device), 0);
-  return path != "cluster" || (device.clusters() && device.shared_bytes_a_block >= 227 * 1024);
-}
+using Tensors = std::vector<at::Tensor>;
 
-struct SequenceResults {
-  std::vector<at::Tensor> forward, gradients;
-};
-
+/// Which gradients are computed: all of them, or those of the initial states.
 enum class Wanted { kAll, kStates };
 
-template <typename... Tensors>
-std::vector<at::Tensor> as_vector(const std::tuple<Tensors...>& tensors) {
-  return std::apply([](const auto&... t) { return std::vector<at::Tensor>{t...}; }, tensors);
+template <typename... Each>
+Tensors as_vector(const std::tuple<Each...>& tensors) {
+  return std::apply([](const auto&... t) { return Tensors{t...}; }, tensors);
 }
 
-/// Rows have lengths of 0 to kPathSteps and some resets. The forward's results are also the
-/// gradients of the backward.
-SequenceResults results_of(Cell cell,
-                           const Arguments& arguments,
-                           at::ScalarType dtype,
-                           Wanted wanted) {
-  const Arguments a = arguments.to(at::TensorOptions(at::kCUDA).dtype(dtype));
-  const int64_t batch = a.input.size(1), state_size = a.old_h.size(1);
-  const at::TensorOptions device(at::kCUDA);
-  const at::Tensor lengths = at::arange(batch, device.dtype(at::kLong)).remainder_(kPathSteps + 1);
-  const at::Tensor reset = at::arange(kPathSteps * batch, device)
-                               .remainder_(5)
-                               .eq_(0)
-                               .to(at::kBool)
-                               .view({kPathSteps, batch});
-  constexpr bool kReverse = false, kKeep = true;
-  const auto run = [&](auto forward, auto backward, auto mask, const auto&... weights) {
-    const auto results =
-        forward(a.input, weights..., a.bias, a.old_h, a.old_cell, lengths, reset, kReverse, kKeep);
-    const auto& [output, h_n, c_n, cells, gates] = results;
-    const auto gradients = backward(output,
-                                    h_n,
-                                    c_n,
-                                    cells,
-                                    output,
-                                    cells,
-                                    gates,
-                                    a.input,
-                                    weights...,
-                                    a.bias,
-                                    a.old_h,
-                                    a.old_cell,
-                                    lengths,
-                                    reset,
-                                    kReverse,
-                                    mask);
-    return SequenceResults{as_vector(results), as_vector(gradients)};
-  };
-  const bool all = wanted == Wanted::kAll;
-  if (cell == Cell::kLltm) {
-    return run(sequence, sequence_backward, std::array{all, all, all, true, true}, a.weights);
-  }
-  return run(lstm,
-             lstm_backward,
-             std::array{all, all, all, all, true, true},
-             a.weights.slice(1, state_size),
-             a.weights.slice(1, 0, state_size));
-}
+/// A call on the GPU.
+struct Call {
+  Cell cell;
+  Arguments arguments;
+  std::optional<at::Tensor> lengths, reset;
 
-/// Rounded to the dtype, also for float64.
-Arguments sequence_arguments(Cell cell, const Sizes& sizes, at::ScalarType dtype) {
+  int64_t state_size() const { return arguments.old_h.size(1); }
+  at::Tensor of_h() const { return arguments.weights.slice(1, 0, state_size()); }
+  at::Tensor of_input() const { return arguments.weights.slice(1, state_size()); }
+  at::Tensor second_bias() const { return arguments.bias->flip(0); }
+
+  Call to(at::ScalarType dtype) const { return {cell, arguments.to(dtype), lengths, reset}; }
+};
+
+/// Arguments that the dtype has, for a call in any other. The rows of a sequence have lengths of 0
+/// to kPathSteps and some resets; of one step they have none, and it is that of a cell.
+Call make_call(Cell cell, const Sizes& sizes, at::ScalarType dtype, int64_t steps) {
   at::manual_seed(1);
-  Arguments arguments = random_arguments(sizes, dtype, cell == Cell::kLltm ? 3 : 4);
-  arguments.input = at::randn({kPathSteps, sizes.batch, sizes.input_features}, at::kDouble)
-                        .to(at::kFloat)
-                        .to(dtype);
-  return arguments;
+  Arguments arguments = random_arguments(sizes, dtype, cell == Cell::kLstm ? 4 : 3);
+  arguments.input =
+      at::randn({steps, sizes.batch, sizes.input_features}, at::kDouble).to(at::kFloat).to(dtype);
+  Call call{cell, arguments.to(at::kCUDA), std::nullopt, std::nullopt};
+  if (steps > 1) {
+    const at::TensorOptions device(at::kCUDA);
+    call.lengths = at::arange(sizes.batch, device.dtype(at::kLong)).remainder_(steps + 1);
+    call.reset = at::arange(steps * sizes.batch, device)
+                     .remainder_(5)
+                     .eq_(0)
+                     .to(at::kBool)
+                     .view({steps, sizes.batch});
+  }
+  return call;
+}
+
+/// Output, the last states and, kept for the backward, cells and gates; of a GRU no cell states.
+Tensors forward_of(const Call& call) {
+  const Arguments& a = call.arguments;
+  constexpr bool kReverse = false, kKeep = true;
+  switch (call.cell) {
+    case Cell::kLltm:
+      return as_vector(sequence(a.input,
+                                a.weights,
+                                a.bias,
+                                a.old_h,
+                                a.old_cell,
+                                call.lengths,
+                                call.reset,
+                                kReverse,
+                                kKeep));
+    case Cell::kLstm:
+      return as_vector(lstm(a.input,
+                            call.of_input(),
+                            call.of_h(),
+                            a.bias,
+                            a.old_h,
+                            a.old_cell,
+                            call.lengths,
+                            call.reset,
+                            kReverse,
+                            kKeep));
+    case Cell::kGru:
+      break;
+  }
+  Tensors results = as_vector(gru(a.input,
+                                  call.of_input(),
+                                  call.of_h(),
+                                  a.bias,
+                                  call.second_bias(),
+                                  a.old_h,
+                                  call.lengths,
+                                  call.reset,
+                                  kReverse,
+                                  kKeep));
+  if (call.lengths) {  // beyond which its gates are unspecified
+    const at::Tensor steps = at::arange(a.input.size(0), call.lengths->options()).unsqueeze(1);
+    results[2].masked_fill_(steps.ge(*call.lengths).unsqueeze(2), 0);
+  }
+  return results;
+}
+
+/// The results of a forward are also the gradients that come in. One of each state does for one
+/// step, as a cell has.
+Tensors gradients_of(const Call& call, const Tensors& results, Wanted wanted) {
+  const Arguments& a = call.arguments;
+  const bool all = wanted == Wanted::kAll, one_step = a.input.size(0) == 1;
+  constexpr bool kReverse = false;
+  const auto unless_one_step = [&](const at::Tensor& gradient) {
+    return one_step ? std::nullopt : std::optional(gradient);
+  };
+  if (call.cell == Cell::kGru) {
+    return as_vector(gru_backward(results[0],
+                                  unless_one_step(results[1]),
+                                  results[0],
+                                  results[2],
+                                  a.input,
+                                  call.of_input(),
+                                  call.of_h(),
+                                  a.bias,
+                                  call.second_bias(),
+                                  a.old_h,
+                                  call.lengths,
+                                  call.reset,
+                                  kReverse,
+                                  {all, all, all, all, all, true}));
+  }
+  const auto run = [&](auto backward, auto mask, const auto&... weights) {
+    return as_vector(backward(results[0],
+                              unless_one_step(results[1]),
+                              results[2],
+                              unless_one_step(results[3]),
+                              results[0],
+                              results[3],
+                              results[4],
+                              a.input,
+                              weights...,
+                              a.bias,
+                              a.old_h,
+                              a.old_cell,
+                              call.lengths,
+                              call.reset,
+                              kReverse,
+                              mask));
+  };
+  return call.cell == Cell::kLltm
+             ? run(sequence_backward, std::array{all, all, all, true, true}, a.weights)
+             : run(lstm_backward,
+                   std::array{all, all, all, all, true, true},
+                   call.of_input(),
+                   call.of_h());
 }
 
 /// `factor` times the dtype's tolerance bounds the errors.
-void expect_all_close(const std::vector<at::Tensor>& actual,
-                      const std::vector<at::Tensor>& expected,
+void expect_all_close(const Tensors& actual,
+                      const Tensors& expected,
                       const std::string& kind,
                       at::ScalarType dtype,
                       double factor) {
@@ -122,40 +187,93 @@ void expect_all_close(const std::vector<at::Tensor>& actual,
   }
 }
 
-TEST_P(CudaSequencePath, IsWhatFloat64Gives) {
-  const auto& [cell, path, dtype, sizes] = GetParam();
+void expect_the_same_bits(const Tensors& again, const Tensors& first, const std::string& kind) {
+  for (size_t k = 0; k < first.size(); ++k) {
+    EXPECT_TRUE(!first[k].defined() || at::equal(again[k], first[k])) << kind << k;
+  }
+}
+
+/// The base of the tests, whose calls have so many steps.
+template <int64_t kSteps>
+class Path : public testing::TestWithParam<SequenceCase> {
+ protected:
+  const Cell cell_ = std::get<0>(GetParam());
+  const at::ScalarType dtype_ = std::get<2>(GetParam());
+
+  /// Skips what the path has no kernel for on this GPU, by the code that the library has for it.
+  template <typename Run>
+  void on_the_path(const Run& run) {
+    const ForcedPath forced(std::get<1>(GetParam()));
+    try {
+      run();
+    } catch (const c10::Error& error) {
+      const std::string why = error.what_without_backtrace();
+      if (why.find("resident on this GPU") == std::string::npos &&
+          why.find("on which all its blocks have to be resident") == std::string::npos &&
+          why.find("KiB of shared memory a block") == std::string::npos) {
+        throw;
+      }
+      GTEST_SKIP() << why;
+    }
+  }
+
+  Call call() const { return make_call(cell_, std::get<3>(GetParam()), dtype_, kSteps); }
+
+  void expect_the_forward_of_float64() {
+    const Call own = call();
+    const Tensors expected = forward_of(own.to(at::kDouble));
+    on_the_path([&] {
+      const Tensors results = forward_of(own);
+      expect_all_close(results, expected, "result ", dtype_, 2);
+      expect_the_same_bits(forward_of(own), results, "result ");
+    });
+  }
+
+  /// From what the forward in float64 has kept, so that no other kernels of this dtype run.
+  void expect_the_gradients_of_float64(Wanted wanted) {
+    const Call own = call(), exact = own.to(at::kDouble);
+    const Tensors kept = forward_of(exact);
+    const Tensors expected = gradients_of(exact, kept, wanted);
+    Tensors rounded;
+    for (const at::Tensor& tensor : kept) {
+      rounded.push_back(tensor.to(dtype_));
+    }
+    on_the_path([&] {
+      const Tensors gradients = gradients_of(own, rounded, wanted);
+      // A sum over steps and rows of gradients that are rounded at each step.
+      expect_all_close(gradients, expected, "gradient ", dtype_, 4);
+      expect_the_same_bits(gradients_of(own, rounded, wanted), gradients, "gradient ");
+    });
+  }
+};
+
+using CudaSequencePath = Path<kPathSteps>;
+using CudaOneStepPath = Path<1>;
+
+TEST_P(CudaSequencePath, GivesTheResultsOfFloat64) {
   LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
-  if (!is_runnable(path)) {
-    GTEST_SKIP() << "needs clusters of blocks with 227 KiB of shared memory each";
-  }
-  const Arguments arguments = sequence_arguments(cell, sizes, dtype);
-  const SequenceResults expected = results_of(cell, arguments, at::kDouble, Wanted::kAll);
-  const ForcedPath forced(path);
-  const SequenceResults actual = results_of(cell, arguments, dtype, Wanted::kAll);
-  expect_all_close(actual.forward, expected.forward, "result ", dtype, 2);
-  // A sum over steps and rows of gradients that are rounded at each step.
-  expect_all_close(actual.gradients, expected.gradients, "gradient ", dtype, 4);
-  const SequenceResults again = results_of(cell, arguments, dtype, Wanted::kAll);
-  for (size_t k = 0; k < actual.forward.size(); ++k) {
-    EXPECT_TRUE(at::equal(again.forward[k], actual.forward[k])) << "result " << k;
-  }
-  for (size_t k = 0; k < actual.gradients.size(); ++k) {
-    EXPECT_TRUE(at::equal(again.gradients[k], actual.gradients[k])) << "gradient " << k;
-  }
+  expect_the_forward_of_float64();
+}
+
+TEST_P(CudaSequencePath, GivesTheGradientsOfFloat64) {
+  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  expect_the_gradients_of_float64(Wanted::kAll);
 }
 
 /// The steps alone, without the products over all steps, which are cuBLAS's in 16 bits.
 TEST_P(CudaSequencePath, GivesTheGradientsOfStatesAlone) {
-  const auto& [cell, path, dtype, sizes] = GetParam();
   LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
-  if (!is_runnable(path)) {
-    GTEST_SKIP() << "needs clusters of blocks with 227 KiB of shared memory each";
-  }
-  const Arguments arguments = sequence_arguments(cell, sizes, dtype);
-  const SequenceResults expected = results_of(cell, arguments, at::kDouble, Wanted::kStates);
-  const ForcedPath forced(path);
-  const SequenceResults actual = results_of(cell, arguments, dtype, Wanted::kStates);
-  expect_all_close(actual.gradients, expected.gradients, "gradient ", dtype, 4);
+  expect_the_gradients_of_float64(Wanted::kStates);
+}
+
+TEST_P(CudaOneStepPath, GivesTheResultsOfFloat64) {
+  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  expect_the_forward_of_float64();
+}
+
+TEST_P(CudaOneStepPath, GivesTheGradientsOfFloat64) {
+  LLTM_SKIP_UNLESS_TESTABLE(at::kCUDA);
+  expect_the_gradients_of_float64(Wanted::kAll);
 }
 
 INSTANTIATE_TEST_SUITE_P(AtTheEdges,
@@ -176,9 +294,22 @@ INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                                                           Sizes{64, 8, 730})),
                          sequence_case_name);
 
+const auto kCells = testing::Values(Cell::kLltm, Cell::kLstm, Cell::kGru);
+
+INSTANTIATE_TEST_SUITE_P(OfAGruAtTheEdges,
+                         CudaSequencePath,
+                         testing::Combine(testing::Values(Cell::kGru),
+                                          testing::Values("few_rows", "hopper", "library"),
+                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          testing::Values(Sizes{5, 7, 4},
+                                                          Sizes{3, 60, 64},
+                                                          Sizes{70, 33, 65},
+                                                          Sizes{300, 0, 248})),
+                         sequence_case_name);
+
 INSTANTIATE_TEST_SUITE_P(InABlock,
                          CudaSequencePath,
-                         testing::Combine(testing::Values(Cell::kLltm, Cell::kLstm),
+                         testing::Combine(kCells,
                                           testing::Values("block"),
                                           testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
                                           testing::Values(Sizes{5, 7, 4},
@@ -189,7 +320,7 @@ INSTANTIATE_TEST_SUITE_P(InABlock,
 
 INSTANTIATE_TEST_SUITE_P(InACluster,
                          CudaSequencePath,
-                         testing::Combine(testing::Values(Cell::kLltm, Cell::kLstm),
+                         testing::Combine(kCells,
                                           testing::Values("cluster"),
                                           testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
                                           testing::Values(Sizes{16, 40, 200}, Sizes{150, 0, 250})),
@@ -197,10 +328,35 @@ INSTANTIATE_TEST_SUITE_P(InACluster,
 
 INSTANTIATE_TEST_SUITE_P(InALargeCluster,
                          CudaSequencePath,
-                         testing::Combine(testing::Values(Cell::kLltm, Cell::kLstm),
+                         testing::Combine(testing::Values(Cell::kLltm, Cell::kGru),
                                           testing::Values("cluster"),
                                           testing::Values(at::kHalf, at::kBFloat16),
                                           testing::Values(Sizes{20, 16, 384}, Sizes{9, 10, 510})),
+                         sequence_case_name);
+
+// Of tiles the largest state or less, and one group of rows or several.
+INSTANTIATE_TEST_SUITE_P(AcrossTheGrid,
+                         CudaSequencePath,
+                         testing::Combine(kCells,
+                                          testing::Values("grid"),
+                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          testing::Values(Sizes{5, 7, 4},
+                                                          Sizes{20, 0, 250},
+                                                          Sizes{37, 16, 384},
+                                                          Sizes{9, 0, 512},
+                                                          Sizes{3, 0, 765},
+                                                          Sizes{16, 8, 1024})),
+                         sequence_case_name);
+
+INSTANTIATE_TEST_SUITE_P(AtTheEdges,
+                         CudaOneStepPath,
+                         testing::Combine(testing::Values(Cell::kLstm, Cell::kGru),
+                                          testing::Values("few_rows", "hopper"),
+                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          testing::Values(Sizes{3, 60, 64},
+                                                          Sizes{8, 7, 129},
+                                                          Sizes{70, 33, 65},
+                                                          Sizes{130, 72, 264})),
                          sequence_case_name);
 
 const auto kSizesWithRanks =
@@ -224,6 +380,16 @@ INSTANTIATE_TEST_SUITE_P(OfLstmWithRanks,
                                                           "lstm_wgmma_128x32:2",
                                                           "lstm_wgmma_float32_64x24:5",
                                                           "lstm_wgmma_float32_128x16:3"),
+                                          testing::Values(at::kFloat, at::kBFloat16),
+                                          kSizesWithRanks),
+                         sequence_case_name);
+
+INSTANTIATE_TEST_SUITE_P(OfGruWithRanks,
+                         CudaSequencePath,
+                         testing::Combine(testing::Values(Cell::kGru),
+                                          testing::Values("gru_wgmma_64x8:8",
+                                                          "gru_wgmma_64x24:3",
+                                                          "gru_wgmma_float32_64x32:5"),
                                           testing::Values(at::kFloat, at::kBFloat16),
                                           kSizesWithRanks),
                          sequence_case_name);
