@@ -11,6 +11,7 @@ ARGS ?=
 CHECK_LINKS ?=
 SECONDS ?= 60
 SANITIZER ?= memcheck
+TESTS ?=
 CALLS ?= 800
 TARGETS ?= all
 
@@ -132,7 +133,7 @@ soak: build
 
 ifneq ($(filter memcheck racecheck synccheck initcheck,$(SANITIZER)),)
 sanitize: build-tests
-	@$(call with,test) scripts/sanitize $(SANITIZER) $(BUILD)
+	@TESTS="$(TESTS)" $(call with,test) scripts/sanitize $(SANITIZER) $(BUILD)
 else
 # GCC's sanitizers, for the CPU code, in a separate build. It is not optimized and uses larger units, because it then
 # compiles in a fraction of the time.
