@@ -2,6 +2,7 @@
 
     python3 test/property/fuzz.py --seconds 600
     python3 test/property/fuzz.py --device cuda --calls 50000 --jobs 8
+    python3 test/property/fuzz.py --device cuda --path grid --operators lstm lstm_backward
 
 Prints the number of calls, their features, and the largest error by operator, dtype and path as a fraction of the bound
 for rounding errors (bounds.py). At the first wrong result, or with --go-on after all calls, it prints the call and the
@@ -55,16 +56,20 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="processes at a time")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--operators", nargs="+", choices=tuple(OPERATORS), default=list(OPERATORS))
+    parser.add_argument("--path", help="LLTM_CUDA_PATH of every call; those for which it is an error do not count")
     parser.add_argument("--go-on", action="store_true", help="after a wrong result")
     parser.add_argument("--only", metavar="KEY", help="make one call, the one that a failure named")
     arguments = parser.parse_args()
     if arguments.seconds is None and arguments.calls is None:
         arguments.seconds = 60.0
+    if arguments.path and arguments.device != "cuda":
+        parser.error("--path selects kernels of --device cuda")
     return arguments
 
 
-def draw(key: str, device: str, operators: list[str]):
-    return dataclasses.replace(draw_case(random.Random(key), device, operators), origin=key)
+def draw(key: str, device: str, operators: list[str], path: str | None):
+    case = dataclasses.replace(draw_case(random.Random(key), device, operators), origin=key)
+    return dataclasses.replace(case, path=path) if path else case
 
 
 class Failure(NamedTuple):
@@ -78,6 +83,7 @@ class Report(NamedTuple):
 
     path: dict[str, str]
     calls: collections.Counter
+    refused: int
     repeated: collections.Counter
     features: collections.Counter
     worst: dict[Group, tuple[float, str]]
@@ -92,6 +98,8 @@ class Share(NamedTuple):
     path: dict[str, str]
     device: str
     operators: list[str]
+    selected: str | None
+    """LLTM_CUDA_PATH of every call."""
     calls: int | None
     seconds: float | None
     go_on: bool
@@ -117,14 +125,15 @@ def work(share: Share, current_key, sender) -> None:
         return share.go_on or not failures
 
     for k in itertools.count():
-        if k == share.calls or time.monotonic() > end:
+        if checker.calls.total() == share.calls or time.monotonic() > end:
             attempt(checker.finish)
             break
         current_key.value = (key := f"{share.seed}:{share.index}:{k}").encode()
-        if not attempt(lambda: checker.check(draw(key, share.device, share.operators))):
+        if not attempt(lambda: checker.check(draw(key, share.device, share.operators, share.selected))):
             break
     with contextlib.suppress(BrokenPipeError):  # another process has failed
-        sender.send(Report(share.path, checker.calls, checker.repeated, checker.features, checker.worst, failures))
+        counts = checker.calls, checker.refused, checker.repeated, checker.features
+        sender.send(Report(share.path, *counts, checker.worst, failures))
 
 
 def run(share: Share) -> Report:
@@ -139,7 +148,7 @@ def run(share: Share) -> Report:
     except EOFError:
         process.join()
         died = Failure(f"the process died with exit code {process.exitcode}", current_key.value.decode())
-        report = Report(share.path, {}, {}, {}, {}, [died])
+        report = Report(share.path, {}, 0, {}, {}, {}, [died])
     process.join()
     return report
 
@@ -149,6 +158,8 @@ def reproduction(arguments: argparse.Namespace, path: dict[str, str], key: str) 
     words += ["python3", os.path.relpath(__file__), "--device", arguments.device, "--only", key]
     if arguments.operators != list(OPERATORS):
         words += ["--operators", *arguments.operators]
+    if arguments.path:
+        words += ["--path", arguments.path]
     return shlex.join(words)
 
 
@@ -163,10 +174,12 @@ def print_report(reports: list[Report], seconds: float) -> None:
             path = group.path or " ".join(report.path.values()) or "unset"
             key = (group.operator, path, group.dtype)
             worst[key] = max(worst.get(key, 0.0), excess)
-    total = sum(calls.values())
+    total, refused = sum(calls.values()), sum(report.refused for report in reports)
     wrong = sum(len(report.failures) for report in reports)
     verdict = f"{wrong:,} WRONG" if wrong else "none wrong"
     print(f"{total:,} calls in {seconds:.0f} s, {verdict}; {sum(repeated.values()):,} repeated, the same bits")
+    if refused:
+        print(f"{refused:,} others have no kernel of the path")
     for operator, count in sorted(calls.items()):
         print(f"  {operator:16} {count:9,} calls {repeated[operator]:8,} repeated")
     counts = ", ".join(f"{name} {count:,}" for name, count in sorted(features.items()))
@@ -179,7 +192,7 @@ def print_report(reports: list[Report], seconds: float) -> None:
 
 
 def make_one_call(arguments: argparse.Namespace) -> int:
-    case = draw(arguments.only, arguments.device, arguments.operators)
+    case = draw(arguments.only, arguments.device, arguments.operators, arguments.path)
     print(case, flush=True)
     checker = Checker()
     checker.check(case)
@@ -203,6 +216,7 @@ def main() -> int:
             paths[index % len(paths)],
             arguments.device,
             arguments.operators,
+            arguments.path,
             calls,
             seconds,
             arguments.go_on,

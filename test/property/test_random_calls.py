@@ -1,5 +1,6 @@
 """Random calls of every operator against the formula in float64. For long runs, use fuzz.py."""
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -100,6 +101,24 @@ def test_a_wrong_element_is_found(process_state, monkeypatch, device, index, wro
     checker.check(draw_small_case(device))
     with pytest.raises(Wrong, match=f"^{RESULTS[index]}{message} is off by"):
         checker.finish()
+
+
+@pytest.mark.parametrize(("error", "refused"), [("LLTM_CUDA_PATH=grid has no kernel", True), ("something", False)])
+def test_a_call_that_its_path_has_no_kernel_for_does_not_count(process_state, monkeypatch, error, refused):
+    def prepare(case):
+        raise RuntimeError(f"lltm::backward: {error} for float64")
+
+    monkeypatch.setitem(OPERATORS, "backward", dataclasses.replace(OPERATORS["backward"], prepare=prepare))
+    checker = Checker()
+    case = dataclasses.replace(draw_small_case(torch.device("cpu")), path="grid")
+    with contextlib.nullcontext() if refused else pytest.raises(RuntimeError, match="something"):
+        checker.check(case)
+    assert checker.refused == refused and not checker.calls
+
+
+def test_a_path_of_cuda_is_no_path_of_the_cpu():
+    result = run_fuzz("--path", "grid")
+    assert result.returncode == 2 and "--path selects kernels of --device cuda" in result.stderr
 
 
 def test_a_failure_can_be_made_again():
