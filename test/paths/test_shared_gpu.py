@@ -3,12 +3,19 @@ hang if only some of them ran; it has to be delayed, or to take another path whe
 """
 
 import contextlib
+import os
+import shutil
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from lltm_testing import isolated
+from lltm_testing.building import with_lltm
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import Sizes, call, call_backward, make, make_gradients
 
@@ -138,3 +145,94 @@ def test_beside_another_process(arguments):
         assert_identical(run(arguments, gradients), expected)
     other.join()
     assert said == ["same"]
+
+
+HANGS = 300
+"""After so many seconds, processes that share a GPU have not been delayed: they wait for each other."""
+
+
+@pytest.fixture
+def module_across_the_grid(monkeypatch):
+    """Lets a module as in other processes run across the grid."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
+    try:
+        lltm.LSTM(64, 512, device="cuda")(torch.zeros(64, 32, 64, device="cuda"))[0].sum().backward()
+    except RuntimeError as error:
+        pytest.skip(str(error))
+
+
+@contextlib.contextmanager
+def multi_process_service(folder: Path):
+    """The environment of processes whose kernels run at the same time, as those of one process do."""
+    control = shutil.which("nvidia-cuda-mps-control")
+    if control is None:
+        pytest.skip("no nvidia-cuda-mps-control")
+    environment = os.environ | {f"CUDA_MPS_{name}_DIRECTORY": str(folder) for name in ("PIPE", "LOG")}
+    with (folder / "said").open("w") as said:  # a pipe would stay open as long as the service runs
+        if subprocess.run([control, "-d"], env=environment, stdout=said, stderr=said, timeout=HANGS).returncode != 0:
+            pytest.skip(f"the service does not start: {(folder / 'said').read_text()}")
+    try:
+        probe = [sys.executable, "-c", "import torch; torch.zeros(1, device='cuda')"]
+        probed = subprocess.run(probe, env=environment, capture_output=True, text=True, timeout=HANGS)
+        if probed.returncode != 0:
+            pytest.skip(f"the service takes no process: {probed.stderr.strip().splitlines()[-1]}")
+        yield environment
+    finally:
+        subprocess.run([control], input="quit\n", env=environment, text=True, timeout=HANGS)
+
+
+@pytest.mark.usefixtures("module_across_the_grid")
+@pytest.mark.parametrize("percentage", [None, 50], ids=["all", "half"])
+def test_under_the_multi_process_service(percentage, tmp_path):
+    """Two processes at once, each on all multiprocessors, or on half of them."""
+    with multi_process_service(tmp_path) as environment:
+        environment |= {name: str(value) for name, value in with_lltm().items()}
+        if percentage is not None:
+            environment["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(percentage)
+        command = [sys.executable, "-c", REPEAT]
+        processes = [subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        try:
+            assert [process.communicate(timeout=HANGS)[0].strip() for process in processes] == ["same"] * 2
+        finally:
+            for process in processes:
+                process.kill()
+
+
+def check_gradients_beside_all_reduces(rank: int, folder: str) -> None:
+    """DistributedDataParallel averages the gradients of layers while those before them run. In each of two processes,
+    they are those of both halves of the batch, to the bit."""
+    device = torch.device("cuda", rank)
+    torch.cuda.set_device(device)
+    dist.init_process_group("nccl", f"file://{folder}/group", rank=rank, world_size=2)
+    large = torch.zeros(64 << 20, device=device)
+    for make_layers in (lltm.LSTM, lltm.GRU, lltm.LLTM):
+        for dtype in (torch.float32, torch.bfloat16):
+            torch.manual_seed(0)
+            rnn = make_layers(64, 512, num_layers=3, dtype=dtype).to(device)
+            halves = [half.to(device, dtype) for half in torch.randn(2, 64, 16, 64)]
+            of_halves = [
+                torch.autograd.grad(rnn(half)[0].float().square().mean(), list(rnn.parameters())) for half in halves
+            ]
+            expected = [first / 2 + second / 2 for first, second in zip(*of_halves, strict=True)]
+            parallel = torch.nn.parallel.DistributedDataParallel(rnn, bucket_cap_mb=1)
+            for _ in range(10):
+                reduced = dist.all_reduce(large, async_op=True)
+                parallel(halves[rank])[0].float().square().mean().backward()
+                reduced.wait()
+                assert_identical([parameter.grad for parameter in rnn.parameters()], expected)
+                rnn.zero_grad()
+    dist.destroy_process_group()
+
+
+@pytest.mark.usefixtures("module_across_the_grid")
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="one GPU")
+@pytest.mark.skipif(not (dist.is_available() and dist.is_nccl_available()), reason="PyTorch without NCCL")
+def test_beside_all_reduces(tmp_path):
+    check = torch.multiprocessing.spawn(check_gradients_beside_all_reduces, (str(tmp_path),), nprocs=2, join=False)
+    end = time.monotonic() + HANGS
+    try:
+        while not check.join(timeout=1):
+            assert time.monotonic() < end, "it hangs"
+    finally:
+        for process in check.processes:
+            process.kill()
