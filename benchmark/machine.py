@@ -74,6 +74,7 @@ def describe(devices: list[str]) -> dict[str, str]:
     if "cuda" in devices:
         facts |= {
             "GPU": torch.cuda.get_device_name(),
+            "architectures": " ".join(lltm.build_info.architectures) if lltm.build_info else "unknown",
             "CUDA of PyTorch": str(torch.version.cuda),
             "cuDNN": str(torch.backends.cudnn.version()),
             "LLTM_CUDA_PATH": os.environ.get("LLTM_CUDA_PATH", "unset"),

@@ -7,6 +7,7 @@
 <!-- gru: xeon/sequence.jsonl -->    a sentence: nn.GRU and a single step on a CPU
 <!-- projects: xeon/projects.json --> the models of benchmark/projects; headline of projects: a sentence
 <!-- resets: xeon/resets.json -->     the rollouts of examples/rl/reset_speed.py
+<!-- limits: h200-80-virtual/limits.json -->   the steps of limits.py, with the limits of smaller GPUs
 <!-- method -->                          how each kind of table was measured
 <!-- quality: quality.json -->           the scores of benchmark/quality
 <!-- serving: xeon/serving.json -->      the latencies of benchmark/serving
@@ -48,6 +49,7 @@ KINDS = (
     "projects",
     "headline of projects",
     "resets",
+    "limits",
     "quality",
     "serving",
 )
@@ -72,6 +74,8 @@ def content(kind: str, files: str | None) -> str:
         return table.table(results) if kind == "projects" else table.headline(results)
     if kind == "resets":
         return resets(*(json.loads(path.read_text()) for path in paths))
+    if kind == "limits":
+        return limits(json.loads(paths[0].read_text())["rows"])
     import report  # only here: what writes the other kinds has no pandas
 
     if kind == "method":
@@ -105,6 +109,20 @@ def resets(*runs: dict) -> str:
             *("| " + " | ".join(line) + " |" for line in (columns, [":---"] * len(columns), *lines)),
         ]
     )
+
+
+def limits(rows: list[dict]) -> str:
+    """Microseconds a step, a column for each number of multiprocessors."""
+    from report import DTYPE_TITLES, number
+
+    times = {(row["cell"], tuple(row["shape"]), row["dtype"], row["multiprocessors"]): row["us"] for row in rows}
+    limits = dict.fromkeys((row["multiprocessors"], row["kib"]) for row in rows)
+    columns = ["layer", "steps, batch, input, hidden", "dtype", *(f"{count}, {kib} KiB" for count, kib in limits)]
+    lines = [columns, [":---"] * len(columns)]
+    for cell, shape, dtype in dict.fromkeys(case[:3] for case in times):
+        us = [" / ".join(map(number, times[cell, shape, dtype, count])) for count, _ in limits]
+        lines.append([f"lltm.{cell}", ", ".join(map(str, shape)), DTYPE_TITLES[dtype], *us])
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def written(text: str) -> str:

@@ -284,6 +284,17 @@ class TestPages:
             assert lines[0] == "Before." and lines[-1] == "After."
             assert "| steps, batch, input, hidden | TF32 |" in lines and f"| 9, 1, 8, 16 | {shown} |" in lines
 
+    def test_limits_have_a_column_each(self):
+        of = {"cell": "GRU", "shape": [256, 32, 512, 512], "dtype": "tf32", "plan": "kernel=recurrence_gru_grid"}
+        rows = [
+            of | {"multiprocessors": m, "kib": k, "us": [us, 2 * us]} for m, k, us in ((132, 227, 1.5), (58, 99, 2))
+        ]
+        assert pages.limits(rows).splitlines() == [
+            "| layer | steps, batch, input, hidden | dtype | 132, 227 KiB | 58, 99 KiB |",
+            "| :--- | :--- | :--- | :--- | :--- |",
+            "| lltm.GRU | 256, 32, 512, 512 | TF32 | 1.5 / 3 | 2 / 4 |",
+        ]
+
     def test_a_transcribed_file_has_published_speedups_and_tables(self, tmp_path):
         path = tmp_path / "cell.jsonl"
         us = {"lltm": 2.0, "eager": 3.0}
