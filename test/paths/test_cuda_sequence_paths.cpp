@@ -1,7 +1,6 @@
 // Every group of CUDA kernels of a sequence, forced, around the tiles of a step, and of the single
 // step that the LSTM and the GRU have as a cell. The reference is the same call in float64, which
 // has its own kernels and is compared with the formula elsewhere.
-#include "cuda/plan/candidates.h"
 #include "forced_path.h"
 #include "lltm/lltm.h"
 #include "lltm_testing/cell_reference.h"
