@@ -221,6 +221,25 @@ def test_grid_of_large_states(cell, allow_tf32, reverse, set_tf32, monkeypatch):
         assert_identical([found[0][last], found[-1][last]], [expected[0][last], expected[-1][last]])
 
 
+@pytest.mark.parametrize("allow_tf32", [False, True], ids=["float32", "tf32"])
+@pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
+def test_grid_of_weights_of_any_size(cell, allow_tf32, set_tf32, monkeypatch):
+    """A row of weights is multiplied in float16, beyond whose range its scale is. With 2^k times the row, its part of a
+    gate has the same bits, times 2^k."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
+    set_tf32(allow_tf32)
+    arguments = make((1, 9, 0, 200), torch.float32, "cuda", cell=cell, bias=False)
+    name = "weights" if cell is Sequence else "weight_hh"
+    weights = getattr(arguments, name)
+    factors = torch.linspace(-100, 100, len(weights), device="cuda").round().exp2()
+    scaled = arguments._replace(**{name: weights * factors[:, None]})
+    if cell is Gru:  # whose gates have the candidate's part of the input, too, which is zero
+        factors = torch.cat([factors[:400], factors.new_ones(200), factors[400:]])
+    gates, found = (call(of, keep=True)[-1][0] for of in (arguments, scaled))
+    assert gates[:, :200].abs().min() > 0
+    assert_identical([found], [gates * factors])
+
+
 @pytest.mark.parametrize("spoiled", ["input", "h0", "weights", "gradients"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
