@@ -35,11 +35,11 @@ DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16)}  # of
 
 class Kernel(NamedTuple):
     name: str
-    cell: type[Sequence | Lstm]
+    cell: type[Sequence | Lstm | Gru]
     dtype: torch.dtype
     state_size: int  # the largest
 
-    def arguments(self, sizes: Sizes, **flags) -> Sequence | Lstm:
+    def arguments(self, sizes: Sizes, **flags) -> Sequence | Lstm | Gru:
         return make(sizes, self.dtype, "cuda", cell=self.cell, **flags)
 
 
@@ -52,23 +52,24 @@ def kernels() -> list:
     found = []
     for name in library.lltm_cuda_paths().decode().split():
         if name.startswith("recurrence_"):
-            match = re.match(r"recurrence_(lstm_)?(fma|mma)_(\d+)x", name)
+            match = re.match(r"recurrence_(lstm_|gru_)?(fma|mma)_(\d+)x", name)
             if match is None:  # those across the grid have a test of their own
                 continue
-            of_lstm, product, state = match.groups()
+            of_cell, product, state = match.groups()
             for dtype in DTYPES[product]:
-                kernel = Kernel(name, Lstm if of_lstm else Sequence, dtype, int(state))
+                kernel = Kernel(name, {"lstm_": Lstm, "gru_": Gru}.get(of_cell, Sequence), dtype, int(state))
                 found.append(pytest.param(kernel, id=f"{name.removeprefix('recurrence_')}-{str(dtype)[6:]}"))
     return found
 
 
 KERNELS = kernels()
 IN_CLUSTERS = [param for param in KERNELS if "cluster" in param.values[0].name]
-# Every cell and dtype that has kernels, each of blocks by themselves, of clusters and across the grid.
+# LLTM and LSTM in every dtype that has kernels, each of blocks by themselves, of clusters and across the grid.
 RECURRENT = [
     pytest.param((path, cell, dtype), id=f"{path}-{cell.__name__}-{str(dtype)[6:]}")
     for path in ("block", "cluster", "grid")
     for cell, dtype in dict.fromkeys((param.values[0].cell, param.values[0].dtype) for param in KERNELS)
+    if cell is not Gru
 ]
 of_lltm = pytest.mark.parametrize("recurrent", [p for p in RECURRENT if p.values[0][1] is Sequence], indirect=True)
 
@@ -99,11 +100,11 @@ def many_rows(request) -> Callable[[int, int], tuple[int, int]]:
     return lambda steps, rows: (factor * steps, rows // factor)
 
 
-def plan_of(arguments: Sequence | Lstm) -> str:
+def plan_of(arguments: Sequence | Lstm | Gru) -> str:
     return getattr(torch.ops.lltm, f"{arguments.operator}_plan")(*arguments)
 
 
-def backward_of(arguments: Sequence | Lstm) -> Callable:
+def backward_of(arguments: Sequence | Lstm | Gru) -> Callable:
     return getattr(torch.ops.lltm, f"{arguments.operator}_backward")
 
 
@@ -111,7 +112,8 @@ def check(arguments):
     """Results and gradients are as close to float64 as rounding allows, and the same again."""
     results = call(arguments, keep=True)
     assert_results_close(results, arguments, keep=True)
-    assert_identical(call(arguments)[:3], results[:3])
+    last = 1 + len(arguments.states)
+    assert_identical(call(arguments)[:last], results[:last])
     gradients = make_gradients(arguments)
     found = call_backward(gradients, arguments)
     assert_gradients_close(found, gradients, arguments)
