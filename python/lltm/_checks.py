@@ -80,6 +80,11 @@ def check_cell_pair(cell: str, name: str, pair: str, state: object) -> None:
         raise kind(f"{cell}: expected {name} to be the pair {pair}, got {given}")
 
 
+def check_state_of_h(layer: str, hx: object) -> None:
+    if not hasattr(hx, "dim"):  # as in check_input_kind()
+        raise TypeError(f"{layer}: expected hx to be the tensor h_0, got an object of type {type(hx).__name__}")
+
+
 def check_input_kind(layer: str, input: object) -> None:
     if not hasattr(input, "dim"):  # tensors, and what poses as one
         kind = type(input).__name__

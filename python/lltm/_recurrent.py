@@ -193,9 +193,10 @@ class Recurrent(_leaf.Leaf):
         """The results of _run_layers(). What is not checked here, the operator checks."""
         if not torch.jit.is_scripting():
             _checks.check_input_kind(self._kind, input)
-            _checks.check_kinds(self._kind, hx, lengths, reset)
-        if input.dim() != 2 and input.dim() != 3:
+        if input.dim() != 2 and input.dim() != 3:  # where a tracer of torch.fx says that it cannot trace into this
             raise ValueError(f"{self._kind}: Expected input to be 2D or 3D, got {input.dim()}D instead")
+        if not torch.jit.is_scripting():
+            _checks.check_kinds(self._kind, hx, lengths, reset)
         return self._run_layers(input, hx, lengths, reset, None, None, None, keep)
 
     def _run_packed(

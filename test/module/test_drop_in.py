@@ -222,6 +222,18 @@ def test_errors_of_the_pair_of_an_lstm_cell(hx, kind, message):
         nn.LSTMCell(3, 4)(torch.zeros(2, 3), hx)
 
 
+@pytest.mark.parametrize("proj_size", [0, 2])
+def test_a_gru_takes_no_proj_size(monkeypatch, proj_size):
+    """Not even 0, and no less when patched."""
+    message = "proj_size argument is only supported for LSTM, not RNN or GRU"
+    for cls in (nn.GRU, lltm.GRU, type("Subclass", (lltm.GRU,), {})):
+        with pytest.raises(ValueError, match=f"{message}$"):
+            cls(3, 4, proj_size=proj_size)
+    monkeypatch.setattr(nn, "GRU", lltm.GRU)
+    with pytest.raises(ValueError, match=f"^GRU: {message}$"):
+        nn.GRU(3, 4, proj_size=proj_size)
+
+
 @pytest.mark.parametrize("hx", [state(2, 4), 7], ids=["pair", "int"])
 def test_errors_of_the_state_of_a_gru_cell(hx):
     message = f"^GRUCell: expected hx to be a tensor, got an object of type {type(hx).__name__}$"

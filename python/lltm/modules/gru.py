@@ -96,7 +96,11 @@ class GRU(_recurrent.LayersOfTorch):
         bidirectional: bool = False,
         device: torch.device | str | int | None = None,
         dtype: torch.dtype | None = None,
+        *,
+        proj_size: None = None,  # refused as nn.GRU does, which takes not even 0
     ) -> None:
+        if proj_size is not None:
+            raise ValueError("GRU: proj_size argument is only supported for LSTM, not RNN or GRU")
         super().__init__()
         self._set_up(input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, 0, device, dtype)
         self.reset_parameters()
@@ -219,8 +223,8 @@ class GRU(_recurrent.LayersOfTorch):
         """The state as the base class has it: the h that is multiplied, and the one that is carried."""
         if hx is None:
             return None
-        if not torch.jit.is_scripting() and not isinstance(hx, Tensor):
-            raise TypeError(f"GRU: expected hx to be the tensor h_0, got an object of type {type(hx).__name__}")
+        if not torch.jit.is_scripting():
+            _checks.check_state_of_h(self._kind, hx)
         return hx, hx
 
     def _run_layers(
