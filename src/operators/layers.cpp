@@ -89,7 +89,7 @@ struct LstmLayers {
   }
 };
 
-/// The state that is carried, c0, is h0 itself.
+/// The state that is carried, c0, is the only one: there is no h0 beside it.
 struct GruLayers {
   static constexpr const char* kName = "GRU";
   static constexpr int kWeights = 2, kBiases = 2, kStates = 1;
@@ -292,24 +292,24 @@ struct Layers : LayersArguments {
     // other dtype.
     const auto carried = data.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
     const std::vector<SymInt> shape{segments[0].padding.sequences, Cell::state_size(of_direction)};
-    const Tensor first_h = h_0 ? *h_0 : data.new_zeros_symint(shape);
-    const Tensor first_c = !c_0 ? data.new_zeros_symint(shape, carried)
-                           : c_0->scalar_type() == dtype_of_call(data) ? c_0->to(carried)
-                                                                       : *c_0;
+    std::vector<Tensor> first;  // h, if it is not what is carried, and c
+    if (Cell::kStates == 2) {
+      first.push_back(h_0 ? *h_0 : data.new_zeros_symint(shape));
+    }
+    first.push_back(!c_0 ? data.new_zeros_symint(shape, carried)
+                    : c_0->scalar_type() == dtype_of_call(data) ? c_0->to(carried)
+                                                                : *c_0);
     const size_t count = segments.size();
-    std::vector<Tensor> packed(count), packed_cells(keep ? count : 0), ended_h, ended_c;
-    Tensor h = reverse ? first_h.slice(0, 0, 0) : first_h;
-    Tensor c = reverse ? first_c.slice(0, 0, 0) : first_c;
+    std::vector<Tensor> packed(count), packed_cells(keep ? count : 0), states = first;
+    std::array<std::vector<Tensor>, Cell::kStates> ended;
     for (size_t i = 0; i < count; ++i) {
       const size_t index = reverse ? count - 1 - i : i;
       const auto& [first_step, first_row, padding] = segments[index];
-      if (reverse) {  // sequences that end in this segment begin here
-        const auto with_those = [&](const Tensor& running, const Tensor& first) {
-          const Tensor begin = first.slice_symint(0, running.sym_size(0), padding.sequences);
-          return at::cat({running, begin.to(running.scalar_type())});
-        };
-        h = with_those(h, first_h);
-        c = with_those(c, first_c);
+      for (size_t k = 0; reverse && k < states.size(); ++k) {
+        // Sequences that end in this segment begin here.
+        const SymInt running = i > 0 ? states[k].sym_size(0) : 0;
+        const Tensor begin = first[k].slice_symint(0, running, padding.sequences);
+        states[k] = i > 0 ? at::cat({states[k], begin.to(states[k].scalar_type())}) : begin;
       }
       OptionalTensor its_resets;
       if (resets) {
@@ -317,31 +317,33 @@ struct Layers : LayersArguments {
                          .slice_symint(1, 0, padding.sequences);
       }
       const Tensor its_rows = data.slice(0, first_row, first_row + padding.rows.size(0));
-      const Run results = Cell::run(
-          of_direction, padding.pad(its_rows), h, c, padding.lengths, its_resets, reverse, keep);
+      const Run results = Cell::run(of_direction,
+                                    padding.pad(its_rows),
+                                    states.front(),
+                                    states.back(),
+                                    padding.lengths,
+                                    its_resets,
+                                    reverse,
+                                    keep);
       packed[index] = padding.pack(results.output);
       if (keep) {
         packed_cells[index] = padding.pack(results.cells);
       }
-      h = results.h_n;
-      c = results.c_n;
-      if (!reverse) {
+      states.front() = results.h_n;
+      states.back() = results.c_n;
+      for (size_t k = 0; !reverse && k < states.size(); ++k) {
         const SymInt going_on = i + 1 < count ? segments[i + 1].padding.sequences : 0;
-        ended_h.push_back(h.slice_symint(0, going_on));
-        ended_c.push_back(c.slice_symint(0, going_on));
-        h = h.slice_symint(0, 0, going_on);
-        c = c.slice_symint(0, 0, going_on);
+        ended[k].push_back(states[k].slice_symint(0, going_on));
+        states[k] = states[k].slice_symint(0, 0, going_on);
       }
     }
-    if (!reverse) {  // the last to end come first
-      std::reverse(ended_h.begin(), ended_h.end());
-      std::reverse(ended_c.begin(), ended_c.end());
-      h = at::cat(ended_h);
-      c = at::cat(ended_c);
+    for (size_t k = 0; !reverse && k < states.size(); ++k) {
+      std::reverse(ended[k].begin(), ended[k].end());  // the last to end come first
+      states[k] = at::cat(ended[k]);
     }
     const Tensor all = at::cat(packed);
-    return {
-        all, h, c.to((c_0 ? *c_0 : all).scalar_type()), keep ? at::cat(packed_cells) : Tensor()};
+    states.back() = states.back().to((c_0 ? *c_0 : all).scalar_type());
+    return {all, states.front(), states.back(), keep ? at::cat(packed_cells) : Tensor()};
   }
 
   /// That of autocast, if it casts the input.
@@ -418,7 +420,7 @@ void check_states(const Layers<Cell>& layers, const SymInt& batch, bool is_batch
   if (!layers.c0) {
     return;
   }
-  const Tensor &h0 = *layers.h0, &c0 = *layers.c0;
+  const Tensor& c0 = *layers.c0;
   const std::string before =
       c10::str(Cell::kName, is_batch ? ": For batched 3-D" : ": For unbatched 2-D", " input, hx ");
   const int64_t dims = is_batch ? 3 : 2;
@@ -430,6 +432,7 @@ void check_states(const Layers<Cell>& layers, const SymInt& batch, bool is_batch
         c0.dim() == dims, before, "should also be ", dims, "-D but got ", c0.dim(), "-D tensor");
     check_size(Cell::kName, "hidden", as_batch(c0), expected);
   } else {
+    const Tensor& h0 = *layers.h0;
     TORCH_CHECK(h0.dim() == dims && c0.dim() == dims,
                 before,
                 "and cx should also be ",
@@ -511,6 +514,21 @@ LayersResults run_padded(Layers<Cell>& layers, Tensor input) {
   return {output, h_n, c_n, std::move(states)};
 }
 
+/// The number of a pack's sequences. In a graph that is being captured, the number in batch_sizes
+/// is a symbol, which torch.compile refuses if no result has it as a size. Another tensor's size
+/// then says it, if there is one, and the graph compares the two.
+SymInt count_sequences(const Tensor& batch_sizes, const LayersArguments& arguments) {
+  const Tensor first = batch_sizes.select(0, 0);
+  const auto& [indices, state] = std::tie(arguments.unsorted_indices, arguments.c0);
+  if (!is_traced(batch_sizes) || !(indices || (state && state->dim() == 3))) {
+    return first.item().toSymInt();
+  }
+  SymInt count = indices ? indices->sym_size(0) : state->sym_size(1);
+  at::_assert_async(first.eq(c10::Scalar(count)),
+                    "Expected a state for each sequence of the PackedSequence");
+  return count;
+}
+
 template <typename Cell>
 LayersResults run_packed(Layers<Cell>& layers, const Tensor& data) {
   const Tensor batch_sizes = layers.batch_sizes->contiguous();
@@ -520,7 +538,7 @@ LayersResults run_packed(Layers<Cell>& layers, const Tensor& data) {
   check_packed(Cell::kName, data, batch_sizes);
   check_call(layers, data);
   const SymInt steps = batch_sizes.sym_size(0);
-  const SymInt batch = batch_sizes.select(0, 0).item().toSymInt();
+  const SymInt batch = count_sequences(batch_sizes, layers);
   if (layers.reset) {
     std::array expected{steps, batch};
     if (layers.batch_first) {
@@ -553,8 +571,8 @@ LayersResults run_packed(Layers<Cell>& layers, const Tensor& data) {
     std::transform(layers.cells.begin(), layers.cells.end(), layers.cells.begin(), pack);
   }
   if (layers.unsorted_indices) {
-    h_n = h_n.index_select(1, *layers.unsorted_indices);
     c_n = c_n.index_select(1, *layers.unsorted_indices);
+    h_n = Cell::kStates == 1 ? c_n : h_n.index_select(1, *layers.unsorted_indices);
   }
   return {output, h_n, c_n, kept_states(layers, 1)};
 }
@@ -565,7 +583,7 @@ LayersResults run_layers(const Tensor& input,
                          const LayersArguments& arguments) {
   Layers<Cell> layers{arguments, parameters};
   if constexpr (Cell::kStates == 1) {
-    layers.c0 = layers.h0;
+    std::swap(layers.h0, layers.c0);
   }
   for (OptionalTensor* tensor : {&layers.h0,
                                  &layers.c0,
@@ -580,7 +598,7 @@ LayersResults run_layers(const Tensor& input,
   }
   TORCH_CHECK(
       input.defined(), Cell::kName, ": expected input to be a tensor, got an undefined tensor");
-  TORCH_CHECK(layers.h0.has_value() == layers.c0.has_value(),
+  TORCH_CHECK(Cell::kStates == 1 || layers.h0.has_value() == layers.c0.has_value(),
               Cell::kName,
               ": expected h0 and c0, or neither");
   return layers.batch_sizes ? run_packed(layers, input) : run_padded(layers, input);

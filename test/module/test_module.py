@@ -13,7 +13,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from lltm_testing.graphs import Operators
-from lltm_testing.module_reference import assert_same, packed, random_state, run, state_of, twins
+from lltm_testing.module_reference import assert_same, count_of_parts, packed, random_state, run, state_of, twins
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -109,6 +109,18 @@ def test_packed_costs_a_gather_in_and_one_out(cls):
         # Numbers are read from batch_sizes alone, which are on the host.
         assert "aten::_local_scalar_dense" not in of_features
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("segments", [False, True], ids=["padded", "segments"])
+def test_each_state_of_an_unsorted_pack_is_sorted_once(cls, segments):
+    """On its way in, and on its way out."""
+    features = WIDE if segments else 3
+    rnn, lengths = cls(features, 4), [1] * 9 + [40] if segments else [2, 5]
+    sequence = pack_sequence([torch.randn(steps, features) for steps in lengths], enforce_sorted=False)
+    with Operators() as operators, torch.no_grad():
+        rnn(sequence, random_state(rnn, len(lengths)))
+    sorts = [args for function, args in operators.calls if function.name() == "aten::index_select" and args[1] == 1]
+    assert len(sorts) == 2 * count_of_parts(rnn)
 
 
 WIDE = 800

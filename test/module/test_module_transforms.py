@@ -555,6 +555,20 @@ def test_numbers_of_numpy(make):
         assert torch.equal(form(input), model(input))
 
 
+@pytest.mark.parametrize("enforce_sorted", [True, False], ids=["sorted", "unsorted"])
+@pytest.mark.parametrize("with_state", [False, True], ids=["zeros", "state"])
+def test_a_pack_that_is_given_compiles_in_one_graph(cls, enforce_sorted, with_state, fresh_compiler):
+    rnn = cls(3, 4, 2, bidirectional=True)
+    compiled = torch.compile(rnn, backend="aot_eager", fullgraph=True)
+    for lengths in ([5, 3, 1], [6, 6, 2, 1]):
+        lengths = torch.tensor(lengths if enforce_sorted else lengths[::-1])
+        given = pack_padded_sequence(torch.randn(6, len(lengths), 3), lengths, enforce_sorted=enforce_sorted)
+        arguments = (given, random_state(rnn, len(lengths))) if with_state else (given,)
+        assert_same(compiled(*arguments), rnn(*arguments))
+    with pytest.raises(RuntimeError):
+        compiled(given, random_state(rnn, 3))
+
+
 @pytest.mark.parametrize("states", [False, True], ids=["call", "states"])
 def test_a_pack_is_not_exported_but_compiled(cls, states):
     rnn, input, lengths = cls(3, 4), torch.randn(5, 3, 3), torch.tensor([5, 1, 3])
