@@ -30,7 +30,7 @@ Sweep = Annotated[
         metavar="[N]",
         min=1,
         rich_help_panel=RANDOM,
-        help=f"N random shapes of each seed, {DEFAULT_COUNT} by default; with --sequence, of sequences.",
+        help=f"N random shapes of each seed, {DEFAULT_COUNT} by default; with --sequence or --steps, of these.",
     ),
 ]
 Seeds = Annotated[
@@ -139,7 +139,8 @@ def run(
         (True, True): runs.sequence_sweep,
     }[sequence, sweep is not None]
     if transforms or models or steps:
-        mode = runs.transforms if transforms else runs.models if models else runs.steps
+        of_steps = runs.steps if sweep is None else runs.step_sweep
+        mode = runs.transforms if transforms else runs.models if models else of_steps
     try:
         mode(request, sweep)
     except ValueError as error:

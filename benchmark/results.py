@@ -18,8 +18,8 @@ class Row:
     """What one peer takes for one case. Report.py makes a data frame of rows."""
 
     section: str
-    """"cell", "sweep", "sequence", "hidden size", "sequence sweep", "models", "step", "few steps", "transforms";
-    "memory", "calls", "tutorial"; "failure"."""
+    """"cell", "sweep", "sequence", "hidden size", "sequence sweep", "models", "step", "few steps", "step sweep",
+    "few steps sweep", "transforms"; "memory", "calls", "tutorial"; "failure"."""
     device: str = ""
     threads: int = 1
     dtype: str = "float32"

@@ -229,6 +229,23 @@ def steps(request: Request, _: object) -> None:
     request.run("steps", devices, tasks, request.seconds)
 
 
+def step_sweep(request: Request, count: int) -> None:
+    """The same of random shapes: device time alone, on a CPU wall time."""
+    load_libraries(request.build_dir)
+    largest = Shape.parse(request.largest) if request.largest else random_shapes.LARGEST_STEP
+    chosen = choice(request.peers, list(COUNTERPARTS.values()), "peer")
+    pairs = {ours: theirs for ours, theirs in COUNTERPARTS.items() if theirs in chosen}
+    settings = {**request.sweep_settings(), "threads": request.threads or [1]}
+    drawn = random_shapes.draw_steps(count, request.seeds or [1], largest)
+    tasks = []
+    for seed, shape in [(0, shape) for shape in request.chosen_shapes()] or drawn:
+        few = [(seed, replace(shape, steps=steps)) for steps in FEW_STEPS]
+        for section, draws, variant in (("step sweep", [(seed, shape)], ""), ("few steps sweep", few, "padded")):
+            for case in sweep_cases(draws, **settings, variant=variant):
+                tasks += random_shapes.tasks_of_pairs(section, case, pairs)
+    request.run("step-sweep", request.one_device(), tasks, request.seconds)
+
+
 def sequence_sweep(request: Request, count: int) -> None:
     """Random sequences, compared with nn.LSTM and nn.GRU."""
     load_libraries(request.build_dir)

@@ -1,4 +1,4 @@
-"""A sweep: random shapes, in every dtype and kind of work, compared with the peers."""
+"""Sweeps: random shapes, in every dtype and kind of work, compared with the peers."""
 
 from __future__ import annotations
 
@@ -66,6 +66,15 @@ def draw_sequences(count: int, seeds: list[int], largest: Shape = LARGEST_SEQUEN
     return [(seed, one(generator)) for _ in range(count) for seed, generator in generators.items()]
 
 
+LARGEST_STEP = Shape(1024, 1024, 1024)
+
+
+def draw_steps(count: int, seeds: list[int], largest: Shape = LARGEST_STEP) -> list[tuple[int, Shape]]:
+    """Draws `count` shapes of single steps of each seed. The seeds take turns, as those of sequences do."""
+    drawn = [[(seed, shape) for shape in draw(count, seed, largest)] for seed in seeds]
+    return [each for turn in zip(*drawn, strict=True) for each in turn]
+
+
 REPETITIONS = 3
 """How often a case is measured if a peer is faster."""
 
@@ -74,7 +83,16 @@ def tasks(cases: list[Case], peers: list[str]) -> list[Task]:
     prepare_dynamic_compilation()
     return [
         ("compiling", partial(_compile, cases, peers)),
-        *((str(case), partial(_measure, case, peers)) for case in cases),
+        *((str(case), partial(_measure, "sweep", case, OURS, peers)) for case in cases),
+    ]
+
+
+def tasks_of_pairs(section: str, case: Case, pairs: dict[str, str]) -> list[Task]:
+    """One for each layer or cell of this library that computes the case, beside its counterpart."""
+    return [
+        (f"{case}, {ours}", partial(_measure, section, case, ours, [theirs]))
+        for ours, theirs in pairs.items()
+        if applicable(case, [ours])
     ]
 
 
@@ -93,26 +111,28 @@ def _compile(cases: list[Case], peers: list[str]) -> list[Row]:
 
 def calls_per_graph(case: Case) -> int:
     """The number of calls in a graph of about 100 microseconds, so that small cells are measured precisely and large
-    ones quickly; a multiple of the number of alternating inputs."""
-    work = case.shape.multiply_adds_of_a_gate
+    ones quickly; a multiple of the number of alternating inputs. Fewer calls of several steps."""
+    steps, work = case.shape.steps, case.shape.multiply_adds_of_a_gate
     if case.work is Work.TRAINING:
-        return 12 if work < 1e8 else 4
-    return 20 if work < 3e7 else 12 if work < 3e8 else 4
+        calls = 12 if work < 1e8 else 4
+    else:
+        calls = 20 if work < 3e7 else 12 if work < 3e8 else 4
+    return max(4, calls // (4 * steps) * 4)
 
 
-def _measure(case: Case, names: list[str]) -> Iterator[Row]:
+def _measure(section: str, case: Case, ours: str, others: list[str]) -> Iterator[Row]:
     with environment(case):
         samplers, failures = timing.attempt(
             case,
             {
                 peer.name: lambda peer=peer: _sampler(case, make_call(case, peer.make(case)))
-                for peer in applicable(case, [OURS, *names])
+                for peer in applicable(case, [ours, *others])
             },
         )
-        times = _times(samplers, timing.GPU_RACE if case.device == "cuda" else timing.CPU_RACE)
+        times = _times(samplers, ours, timing.GPU_RACE if case.device == "cuda" else timing.CPU_RACE)
     clock = "device" if case.device == "cuda" else "wall"
     for name, us in times.items():
-        yield Row("sweep", **case.columns(), peer=name, us=us, clock=clock)
+        yield Row(section, **case.columns(), peer=name, us=us / case.shape.steps, clock=clock)
     yield from failures
 
 
@@ -122,16 +142,16 @@ def _sampler(case: Case, call: Callable[[], object]) -> timing.Sampler:
     return timing.wall_sampler(call, timing.BRIEF)
 
 
-def _times(samplers: dict[str, timing.Sampler], rules: timing.Race) -> dict[str, float]:
+def _times(samplers: dict[str, timing.Sampler], ours: str, rules: timing.Race) -> dict[str, float]:
     """Times by peer. If one is faster than this library, measures twice more and takes the run with the median of the
     speedups."""
 
     def speedup(times: dict[str, float]) -> float:
-        return min((us for name, us in times.items() if name != OURS), default=math.inf) / times[OURS]
+        return min((us for name, us in times.items() if name != ours), default=math.inf) / times[ours]
 
-    runs = [timing.race(samplers, {OURS}, rules)]
-    if OURS in samplers and speedup(runs[0]) < 1:
-        runs += [timing.race(samplers, {OURS}, rules) for _ in range(REPETITIONS - 1)]
+    runs = [timing.race(samplers, {ours}, rules)]
+    if ours in samplers and speedup(runs[0]) < 1:
+        runs += [timing.race(samplers, {ours}, rules) for _ in range(REPETITIONS - 1)]
         middle = median(map(speedup, runs))
         return next(times for times in runs if speedup(times) == middle)
     return runs[0]

@@ -29,7 +29,18 @@ from results import Row
 from rich.console import Console
 from rich.progress import Progress
 from serving import latency
-from sweep import LARGEST, LARGEST_SEQUENCE, SMALLEST, SMALLEST_SEQUENCE, WORK_LIMIT, draw, draw_sequences
+from sweep import (
+    LARGEST,
+    LARGEST_SEQUENCE,
+    SMALLEST,
+    SMALLEST_SEQUENCE,
+    WORK_LIMIT,
+    calls_per_graph,
+    draw,
+    draw_sequences,
+    draw_steps,
+    tasks_of_pairs,
+)
 from workload import errors
 
 MACHINE = {"date": "today", "CPU": "a CPU", "command": "bench.py"}
@@ -179,7 +190,8 @@ class TestReport:
         assert lines[-2:] == ["| 1, 8, 16 | 2.5 / 3.0 |", "| 2, 8, 16 | 2.5 / - |"]
 
     @pytest.mark.parametrize(
-        ("section", "ours", "peer"), [("sweep", "lltm", "eager"), ("sequence sweep", "LLTM", "GRU")]
+        ("section", "ours", "peer"),
+        [("sweep", "lltm", "eager"), ("sequence sweep", "LLTM", "GRU"), ("step sweep", "lltm.GRUCell", "GRUCell")],
     )
     def test_sweeps_have_the_quantiles_and_the_worst_shapes(self, tmp_path, section, ours, peer):
         rows = [
@@ -193,7 +205,7 @@ class TestReport:
         assert worst[0] == "| 1,8,16 | 2 | 0.5 | 0.25 |"
         assert [line.split(",")[0] for line in worst] == [f"| {number}" for number in range(1, report.WORST + 1)]
         assert "Seeds 0, 1, 2, pooled." in lines
-        assert pictures == [f"{section.replace(' ', '-')}.png"]
+        assert pictures == ([] if section == "step sweep" else [f"{section.replace(' ', '-')}.png"])
 
     def test_a_headline_is_of_device_time_and_of_shapes_with_both_dtypes(self, tmp_path):
         def shape(number: int, dtype: str, us: float, clock: str = "device") -> list[Row]:
@@ -440,6 +452,30 @@ class TestSequenceSweep:
         assert bench.with_counts(["--sequence", "--sweep"]) == ["--sequence", "--sweep", "32"]
         assert bench.with_counts(["--sweep", "--seed", "4"]) == ["--sweep", "32", "--seed", "4"]
         assert bench.with_counts(["--sweep", "8", "--quick"]) == ["--sweep", "8", "--quick"]
+
+
+class TestStepSweep:
+    def test_seeds_take_turns_and_sizes_stay_within_their_bounds(self):
+        draws = draw_steps(40, [1, 2])
+        assert draws[::2] == draw_steps(40, [1]) and [seed for seed, _ in draws[:4]] == [1, 2, 1, 2]
+        for name, low in (("batch", 1), ("input_features", 8), ("state_size", 16)):
+            sizes = [getattr(shape, name) for _, shape in draws]
+            assert low <= min(sizes) and 500 < max(sizes) <= 1024
+
+    @pytest.mark.parametrize(("variant", "steps", "ours"), [("", 1, "lltm.GRUCell"), ("padded", 4, "lltm.GRU")])
+    def test_each_layer_and_cell_is_measured_beside_its_counterpart(self, variant, steps, ours):
+        case = Case("cpu", 1, Work.TRAINING, "float32", Shape(2, 8, 16, steps), seed=7, variant=variant)
+        ((name, task),) = tasks_of_pairs("a section", case, {"lltm.GRUCell": "GRUCell", "lltm.GRU": "GRU"})
+        rows = list(task())
+        assert name.endswith(f", {ours}") and [row.peer for row in rows] == [ours, ours.removeprefix("lltm.")]
+        assert {(row.section, row.seed, row.shape) for row in rows} == {("a section", 7, case.sizes)}
+
+    def test_a_graph_has_fewer_calls_of_several_steps(self):
+        counts = [
+            calls_per_graph(Case("cuda", 1, Work.FORWARD, "float32", Shape(2, 8, 16, steps), variant="padded"))
+            for steps in (1, 2, 4, 8)
+        ]
+        assert counts == [20, 8, 4, 4]
 
 
 class TestServing:
