@@ -6,9 +6,9 @@ import pytest
 import torch
 from lltm_testing import named_arguments
 from lltm_testing.graphs import calls_of, keep_in
-from lltm_testing.named_arguments import NAMES, backward_of, each_backward, each_forward, leaves_of
+from lltm_testing.named_arguments import backward_of, each_backward, each_forward, leaves_of
 from lltm_testing.reference import assert_identical
-from lltm_testing.sequence_reference import Lstm, Sequence
+from lltm_testing.sequence_reference import CELLS as BY_NAME
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._dynamo.utils import counters
@@ -16,6 +16,7 @@ from torch._higher_order_ops.scan import scan
 from torch._inductor.utils import fresh_cache
 from torch.export import Dim
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_leaves, tree_map
 
 import lltm
 
@@ -25,9 +26,9 @@ ops = torch.ops.lltm
 ABSENT = pytest.mark.parametrize(
     "absent", [(), ("bias", "bias_ih", "bias_hh", "h0", "c0", "lengths", "reset")], ids=["all", "required"]
 )
-CELLS = (Sequence, Lstm)
+CELLS = tuple(BY_NAME.values())
 WITH_CELLS = ("forward", *(cell.operator for cell in CELLS))
-each_cell = pytest.mark.parametrize("cls", [lltm.LLTMCell, lltm.LSTMCell])
+each_cell = pytest.mark.parametrize("cls", [lltm.LLTMCell, lltm.LSTMCell, lltm.GRUCell])
 SIZES = [(5, 4, 3, 7), (9, 6, 3, 7), (2, 3, 3, 7), (17, 2, 3, 7)]
 
 
@@ -186,12 +187,15 @@ def test_training_through_scan(device, cls):
     cell = cls(5, 7, device=device)
     inputs = torch.randn(4, 6, 5, device=device)
 
+    def copied(state):
+        return tree_map(lambda part: part * 1, state)
+
     def step(state, input):
-        new_h, new_cell = cell(input, state)
-        return (new_h * 1, new_cell * 1), new_h * 1
+        state = cell(input, state)
+        return copied(state), copied(tree_leaves(state)[0])
 
     def loss(inputs):
-        state = torch.zeros(6, 7, device=device), torch.zeros(6, 7, device=device)
+        state = tree_map(torch.zeros_like, cell(inputs[0]))
         return scan(step, state, inputs)[1].sum()
 
     parameters = list(cell.parameters())
@@ -211,8 +215,8 @@ def test_training_through_inductor(device, cls):
     def losses(cell, parameters):
         optimizer = torch.optim.SGD(parameters, lr=0.1)
         for x in inputs * 2:
-            new_h, new_cell = cell(x * 2)
-            loss = (new_h.sigmoid() + new_cell**2).mean()
+            state = tree_leaves(cell(x * 2))  # of a GRU, h alone
+            loss = (state[0].sigmoid() + state[-1] ** 2).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -230,7 +234,8 @@ class Tagger(torch.nn.Module):
     def __init__(self, cell):
         super().__init__()
         self.operator = cell.operator
-        shapes = [(21, 12)] if cell.bounds.matrices == 1 else [(28, 5), (28, 7)]
+        rows = 7 * cell.gates
+        shapes = [(rows, 12)] if cell.bounds.matrices == 1 else [(rows, 5), (rows, 7)]
         self.ahead, self.back = (torch.nn.ParameterList(torch.randn(shape) / 3 for shape in shapes) for _ in range(2))
         self.head = torch.nn.Linear(14, 3)
 
@@ -245,7 +250,7 @@ class Tagger(torch.nn.Module):
 class Gradients(torch.nn.Module):
     """The backward operators with partial masks, as in a training step without autograd."""
 
-    def forward(self, x, weights, lstm_weights, h, c):
+    def forward(self, x, weights, lstm_weights, gru_weights, h, c):
         output, h_n, c_n, cells, gates = torch.ops.lltm.sequence(x, weights, None, h, c, keep=True)
         of_sequence = torch.ops.lltm.sequence_backward(
             output, None, c_n, None, output, cells, gates, x, weights, None, h, c, None, None, False,
@@ -256,11 +261,16 @@ class Gradients(torch.nn.Module):
             output, None, c_n, None, output, cells, gates, x, *lstm_weights, None, h, c, None, None, False,
             [False, True, True, False, True, False],
         )  # fmt: skip
+        output, h_n, gates = torch.ops.lltm.gru(x, *gru_weights, None, None, h, keep=True)
+        of_gru = torch.ops.lltm.gru_backward(
+            None, h_n, output, gates, x, *gru_weights, None, None, h, None, None, False,
+            [True, False, True, False, False, True],
+        )  # fmt: skip
         new_h, new_cell, gates = torch.ops.lltm.forward(x[0], weights, None, h, c)
         of_cell = torch.ops.lltm.backward(
             new_h, None, new_cell, gates, x[0], weights, None, h, [True, False, True, False, False]
         )
-        return [t for t in (*of_sequence, *of_lstm, *of_cell) if t is not None]
+        return [t for t in (*of_sequence, *of_lstm, *of_gru, *of_cell) if t is not None]
 
 
 def export(model, inputs, shapes, strict=False):
@@ -315,24 +325,25 @@ class Selected(torch.nn.Module):
         super().__init__()
         self.operator = operator
 
-    def forward(self, x, weights, h, c, rows, states):
+    def forward(self, x, weights, given, rows, states):
         call = getattr(torch.ops.lltm, self.operator)
-        return call(x[..., rows, :], *weights, None, h[states], c[states])[0]
+        biases = [None] * len(named_arguments.CELLS[self.operator].bias_names())
+        return call(x[..., rows, :], *weights, *biases, *[state[states] for state in given])[0]
 
 
 @pytest.mark.parametrize("operator", WITH_CELLS)
 def test_export_with_sizes_that_depend_on_data(device, operator):
     """That the numbers of rows agree is checked when the program runs."""
-    arguments = named_arguments.make(operator, device)
-    x, *weights, _, h, c = (arguments[name] for name in NAMES[operator] if name not in ("lengths", "reset"))
+    arguments, cell = named_arguments.make(operator, device), named_arguments.CELLS[operator]
+    x, weights = arguments["input"], [arguments[name] for name in cell.weight_names()]
+    given = [arguments[name] for name in ("old_h", "old_cell", "h0", "c0") if name in arguments]
     masks = torch.tensor([[1, 0, 1, 1, 0, 1], [0, 1, 1, 1, 1, 0], [1, 0, 0, 0, 0, 1]], dtype=torch.bool, device=device)
     model = Selected(operator)
-    program = torch.export.export(model, (x, weights, h, c, masks[0], masks[1])).module()
+    program = torch.export.export(model, (x, weights, given, masks[0], masks[1])).module()
     for mask in masks:
-        given = x, weights, h, c, mask, mask.flip(0)
-        assert torch.equal(program(*given), model(*given))
+        assert torch.equal(program(x, weights, given, mask, mask.flip(0)), model(x, weights, given, mask, mask.flip(0)))
     with pytest.raises(RuntimeError):
-        program(x, weights, h, c, masks[0], masks[2])
+        program(x, weights, given, masks[0], masks[2])
 
 
 @ABSENT
@@ -354,7 +365,7 @@ def test_compiled_autograd(device, operator, absent):
 
 @pytest.mark.usefixtures("aot_inductor")
 def test_aot_inductor_package(device, tmp_path):
-    """A single package with the operators of both cells, because building one takes half a minute."""
+    """A single package with the operators of all cells, because building one takes half a minute."""
     steps, batch = Dim("steps", min=2), Dim("batch", min=2)
 
     class All(torch.nn.Module):
@@ -363,9 +374,9 @@ def test_aot_inductor_package(device, tmp_path):
             self.taggers, self.gradients = torch.nn.ModuleList(map(Tagger, CELLS)), Gradients()
 
         def forward(self, x, lengths, h, c):
-            of_lltm, of_lstm = self.taggers
-            found = self.gradients(x, of_lltm.ahead[0], list(of_lstm.ahead), h, c)
-            return *of_lltm(x, lengths), *of_lstm(x, lengths), *found
+            of_lltm, of_lstm, of_gru = self.taggers
+            found = self.gradients(x, of_lltm.ahead[0], list(of_lstm.ahead), list(of_gru.ahead), h, c)
+            return *(result for of in self.taggers for result in of(x, lengths)), *found
 
     def inputs(steps, batch):
         tensors = torch.randn(steps, batch, 5), torch.randint(steps + 1, (batch,)), *torch.randn(2, batch, 7)

@@ -223,11 +223,13 @@ class EveryState(torch.nn.Module):
         self.rnn = cls(5, 7, 2, bidirectional=True, batch_first=True)
 
     def forward(self, x, lengths, reset, h0, c0):
+        if isinstance(self.rnn, lltm.GRU):
+            return self.rnn.states(x, h0 + c0, lengths, reset)
         output, (h_n, c_n), (h, c) = self.rnn.states(x, (h0, c0), lengths, reset)
         return output, h_n, c_n, h, c
 
 
-@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM])
+@pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM, lltm.GRU])
 def test_states_run_without_lltm(onnxruntime, tmp_path, cls):
     """As a program of PyTorch's operators, and as a Scan for each layer and direction."""
     import onnx
@@ -237,8 +239,8 @@ def test_states_run_without_lltm(onnxruntime, tmp_path, cls):
     with torch.no_grad():
         torch.onnx.export(program, (), path, dynamo=True, verbose=False)
     nodes = onnx.load(path).graph.node
-    # The states, the outputs and the cells of each, and no gates.
-    assert [len(node.output) for node in nodes if node.op_type == "Scan"] == [4] * 4
+    # The states, the outputs and the cells of each, and no gates. A GRU's states are h, as the product reads it, and h.
+    assert [len(node.output) for node in nodes if node.op_type == "Scan"] == [3 if cls is lltm.GRU else 4] * 4
     for inputs in (inputs_of(5, 4), inputs_of(12, 3), inputs_of(1, 3)):
         with torch.no_grad():
             expected = list(model(*inputs))
