@@ -41,7 +41,7 @@ Tensors as_vector(const std::tuple<Each...>& tensors) {
 }
 
 /// A call on the GPU.
-struct Call {
+struct SequenceCall {
   Cell cell;
   Arguments arguments;
   std::optional<at::Tensor> lengths, reset;
@@ -51,17 +51,22 @@ struct Call {
   at::Tensor of_input() const { return arguments.weights.slice(1, state_size()); }
   at::Tensor second_bias() const { return arguments.bias->flip(0); }
 
-  Call to(at::ScalarType dtype) const { return {cell, arguments.to(dtype), lengths, reset}; }
+  SequenceCall to(at::ScalarType dtype) const {
+    return {cell, arguments.to(dtype), lengths, reset};
+  }
 };
 
 /// Arguments that the dtype has, for a call in any other. The rows of a sequence have lengths of 0
 /// to kPathSteps and some resets; of one step they have none, and it is that of a cell.
-Call make_call(Cell cell, const Sizes& sizes, at::ScalarType dtype, int64_t steps) {
+SequenceCall make_sequence_call(Cell cell,
+                                const Sizes& sizes,
+                                at::ScalarType dtype,
+                                int64_t steps) {
   at::manual_seed(1);
   Arguments arguments = random_arguments(sizes, dtype, cell == Cell::kLstm ? 4 : 3);
   arguments.input =
       at::randn({steps, sizes.batch, sizes.input_features}, at::kDouble).to(at::kFloat).to(dtype);
-  Call call{cell, arguments.to(at::kCUDA), std::nullopt, std::nullopt};
+  SequenceCall call{cell, arguments.to(at::kCUDA), std::nullopt, std::nullopt};
   if (steps > 1) {
     const at::TensorOptions device(at::kCUDA);
     call.lengths = at::arange(sizes.batch, device.dtype(at::kLong)).remainder_(steps + 1);
@@ -75,7 +80,7 @@ Call make_call(Cell cell, const Sizes& sizes, at::ScalarType dtype, int64_t step
 }
 
 /// Output, the last states and, kept for the backward, cells and gates; of a GRU no cell states.
-Tensors forward_of(const Call& call) {
+Tensors forward_of(const SequenceCall& call) {
   const Arguments& a = call.arguments;
   constexpr bool kReverse = false, kKeep = true;
   switch (call.cell) {
@@ -122,7 +127,7 @@ Tensors forward_of(const Call& call) {
 
 /// The results of a forward are also the gradients that come in. One of each state does for one
 /// step, as a cell has.
-Tensors gradients_of(const Call& call, const Tensors& results, Wanted wanted) {
+Tensors gradients_of(const SequenceCall& call, const Tensors& results, Wanted wanted) {
   const Arguments& a = call.arguments;
   const bool all = wanted == Wanted::kAll, one_step = a.input.size(0) == 1;
   constexpr bool kReverse = false;
@@ -216,10 +221,12 @@ class Path : public testing::TestWithParam<SequenceCase> {
     }
   }
 
-  Call call() const { return make_call(cell_, std::get<3>(GetParam()), dtype_, kSteps); }
+  SequenceCall call() const {
+    return make_sequence_call(cell_, std::get<3>(GetParam()), dtype_, kSteps);
+  }
 
   void expect_the_forward_of_float64() {
-    const Call own = call();
+    const SequenceCall own = call();
     const Tensors expected = forward_of(own.to(at::kDouble));
     on_the_path([&] {
       const Tensors results = forward_of(own);
@@ -230,7 +237,7 @@ class Path : public testing::TestWithParam<SequenceCase> {
 
   /// From what the forward in float64 has kept, so that no other kernels of this dtype run.
   void expect_the_gradients_of_float64(Wanted wanted) {
-    const Call own = call(), exact = own.to(at::kDouble);
+    const SequenceCall own = call(), exact = own.to(at::kDouble);
     const Tensors kept = forward_of(exact);
     const Tensors expected = gradients_of(exact, kept, wanted);
     Tensors rounded;
