@@ -242,15 +242,16 @@ def test_grid_of_weights_of_any_size(cell, allow_tf32, set_tf32, monkeypatch):
     assert_identical([found], [gates * factors])
 
 
+@pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
 @pytest.mark.parametrize("spoiled", ["input", "h0", "weights", "gradients"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
-def test_the_bits_of_an_empty_slot(cell, dtype, spoiled, monkeypatch):
+def test_the_bits_of_an_empty_slot(cell, dtype, spoiled, reverse, monkeypatch):
     """They are a NaN, which counts as any other where a caller writes it."""
     monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
     empty = torch.full((), -1, dtype=torch.int16 if dtype.itemsize == 2 else torch.int32, device="cuda").view(dtype)
     nan = torch.full((), torch.nan, dtype=dtype, device="cuda")
-    arguments = make((20, 9, 6, 40), dtype, "cuda", cell=cell, lengths=True, reset=True)
+    arguments = make((20, 9, 6, 40), dtype, "cuda", cell=cell, lengths=True, reset=True, reverse=reverse)
     arguments.lengths[0] = 0
     gradients = make_gradients(arguments)
     if spoiled == "weights" and cell is not Sequence:
