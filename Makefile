@@ -81,7 +81,7 @@ help:
 	@echo 'PYTEST_ARGS="-k forward"      options of pytest'
 	@echo 'CTEST_ARGS="-R package"       options of ctest'
 	@echo 'TARGETS="lltm_ops"            what CMake builds'
-	@echo 'ARGS="--sequence"             options of the program that fuzz, soak, bench, rl, quality, wheel or release-check runs'
+	@echo 'ARGS="--sequence"             options of the program that demo, fuzz, soak, bench, rl, quality, wheel or release-check runs'
 
 build:
 	$(call build,build,$(for_use))
@@ -149,7 +149,7 @@ endif
 
 demo:
 	$(call build,demo,$(for_use))
-	@$(call with,demo) python3 examples/digits/demo.py --build-dir $(BUILD)
+	@$(call with,demo) python3 examples/digits/demo.py --build-dir $(BUILD) $(ARGS)
 
 stream:
 	$(call build,demo,$(for_use))

@@ -33,6 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--build-dir", type=Path, default=Path("build"), help="where the library was built")
     parser.add_argument("--seed", type=int, default=0, help="of the initial weights and the order of the images")
     parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--gru", action="store_true", help="read with an lltm.GRU instead of an lltm.LSTM")
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), help="default: cuda if the library and the machine have it"
     )
@@ -48,11 +49,10 @@ def say(step: str) -> None:
     print(f"\n-- {step}", flush=True)
 
 
-def train(device: torch.device, epochs: int, training: digits.Examples, held_out: digits.Examples):
+def train(model: digits.DigitReader, epochs: int, training: digits.Examples, held_out: digits.Examples):
     # The tensors are small: threads would mostly wait for each other, and for a long time on a busy machine.
     torch.set_num_threads(1)
-    model = digits.DigitReader().to(device)
-    history = []
+    device, history = model.readout.weight.device, []
     # In a log, one line every few seconds is enough.
     pause = 0.1 if sys.stderr.isatty() else 5.0
     with tqdm(total=epochs, unit="epoch", mininterval=pause, desc="training") as bar:
@@ -89,7 +89,8 @@ def main() -> None:
     sizes = f"{len(training.labels)} images, {len(held_out.labels)} are held out"
     say(f"Training on {sizes} (PyTorch {torch.__version__}, {device})")
     torch.manual_seed(args.seed)
-    model, history = train(device, args.epochs, training, held_out)
+    model = digits.DigitReader(layer=lltm.GRU if args.gru else lltm.LSTM).to(device)
+    model, history = train(model, args.epochs, training, held_out)
     images = held_out.images.to(device)
     with torch.inference_mode():
         logits = model(images).cpu()

@@ -17,6 +17,7 @@
 #include <ios>
 #include <iterator>
 #include <stdexcept>
+#include <tuple>
 #include <vector>
 
 namespace digits {
@@ -64,19 +65,31 @@ class TypedModel : public Model {
     const auto parameter = [&](const char* name) { return tensor(weights, name).to(device); };
     weight_ih_ = parameter("rnn.weight_ih_l0");
     weight_hh_ = parameter("rnn.weight_hh_l0");
-    bias_ = parameter("rnn.bias_ih_l0") + parameter("rnn.bias_hh_l0");
+    bias_ih_ = parameter("rnn.bias_ih_l0");
+    bias_hh_ = parameter("rnn.bias_hh_l0");
+    is_gru_ = weight_hh_.size(0) == 3 * weight_hh_.size(1);  // an LSTM has four gates
+    if (!is_gru_) {
+      bias_ih_ += bias_hh_;
+    }
     readout_weight_ = parameter("readout.weight");
     readout_bias_ = parameter("readout.bias");
   }
 
   at::Tensor logits(const at::Tensor& images) override {
     const at::Tensor rows = (images / 8 - 1).transpose(0, 1);  // steps, batch, pixels
-    const auto [output, h_n, c_n, cells, gates] = lltm::lstm(rows, weight_ih_, weight_hh_, bias_);
-    return at::linear(h_n, readout_weight_, readout_bias_).cpu();
+    return at::linear(last_state(rows), readout_weight_, readout_bias_).cpu();
   }
 
  private:
-  at::Tensor weight_ih_, weight_hh_, bias_, readout_weight_, readout_bias_;
+  at::Tensor last_state(const at::Tensor& rows) const {
+    if (is_gru_) {
+      return std::get<1>(lltm::gru(rows, weight_ih_, weight_hh_, bias_ih_, bias_hh_));
+    }
+    return std::get<1>(lltm::lstm(rows, weight_ih_, weight_hh_, bias_ih_));
+  }
+
+  at::Tensor weight_ih_, weight_hh_, bias_ih_, bias_hh_, readout_weight_, readout_bias_;
+  bool is_gru_ = false;
 };
 
 }  // namespace

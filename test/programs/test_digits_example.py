@@ -132,6 +132,16 @@ def test_cpp_serves_the_model_in_every_way(model, examples, exported, images_fil
         assert message in run(classify, way, file, images_file, exported["typed"].parent / "logits", device, fails=True)
 
 
+def test_cpp_serves_a_gru(examples, images_file, built, tmp_path):
+    torch.manual_seed(0)
+    images, model = examples[1].images, digits.DigitReader(16, lltm.GRU).eval()
+    for way in ("script", "typed"):
+        export(model, images, way, tmp_path / FILES[way])
+        logits = programs.classify(built, way, tmp_path / FILES[way], images_file, torch.device("cpu"))
+        with torch.inference_mode():
+            programs.compare(way, logits, model(images))
+
+
 WITHOUT_COMPILER = """
 import demo, digits, pathlib, sys, torch
 models, missing = demo.export_all(digits.DigitReader(8).eval(), torch.rand(2, 8, 8), pathlib.Path(sys.argv[1]))
