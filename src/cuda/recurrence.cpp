@@ -281,7 +281,8 @@ bool run_recurrence(const SequencePlan& plan,
         all_steps<scalar_t>(outputs, arguments, order, first_row, rows, group_rows);
     if (x_inside) {
       multiply_input(problem, arguments);
-    } else if (biases.of_saved) {
+    }
+    if (biases.of_saved) {
       problem.bias = biases.of_saved->const_data_ptr<scalar_t>();
       problem.bias_stride = 1;
     }

@@ -241,7 +241,7 @@ RECURRENCES = [
     *(f"recurrence_gru_fma_{of}" for of in ["256x1_cluster4", "256x2_cluster4", "256x4_cluster4"]),
     *(f"recurrence_gru_fma_{of}" for of in ["512x1_cluster16", "512x2_cluster16", "512x4_cluster16"]),
     *(f"recurrence_gru_mma_{state}x{rows}" for state in (32, 64, 96, 128) for rows in (1, 8)),
-    *("recurrence_gru_mma_128x32", "recurrence_gru_mma_256x32_cluster4"),
+    *("recurrence_gru_mma_128x32", "recurrence_gru_mma_128x32_x", "recurrence_gru_mma_256x32_cluster4"),
     *("recurrence_gru_mma_384x32_cluster6", "recurrence_gru_mma_512x16_cluster8"),
 ]
 

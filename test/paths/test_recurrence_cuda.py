@@ -31,6 +31,7 @@ import lltm
 pytestmark = pytest.mark.usefixtures("needs_cuda")
 
 DTYPES = {"fma": (torch.float32,), "mma": (torch.float16, torch.bfloat16)}  # of a product
+CELLS = {None: Sequence, "lstm_": Lstm, "gru_": Gru}
 
 
 class Kernel(NamedTuple):
@@ -55,14 +56,15 @@ def kernels() -> list:
             match = re.match(r"recurrence_(lstm_|gru_)?(fma|mma)_(\d+)x", name)
             if match is None:  # those across the grid have a test of their own
                 continue
-            of_cell, product, state = match.groups()
+            cell, product, state = match.groups()
             for dtype in DTYPES[product]:
-                kernel = Kernel(name, {"lstm_": Lstm, "gru_": Gru}.get(of_cell, Sequence), dtype, int(state))
+                kernel = Kernel(name, CELLS[cell], dtype, int(state))
                 found.append(pytest.param(kernel, id=f"{name.removeprefix('recurrence_')}-{str(dtype)[6:]}"))
     return found
 
 
 KERNELS = kernels()
+X_INSIDE = [param for param in KERNELS if param.values[0].name.endswith("_x")]
 IN_CLUSTERS = [param for param in KERNELS if "cluster" in param.values[0].name]
 # LLTM and LSTM in every dtype that has kernels, each of blocks by themselves, of clusters and across the grid.
 RECURRENT = [
@@ -304,7 +306,7 @@ def test_clusters_of_many_rows(kernel, rows, missing):
     check(arguments)
 
 
-@pytest.fixture(params=[param for param in KERNELS if param.values[0].name.endswith("_x")])
+@pytest.fixture(params=X_INSIDE)
 def x_inside(request, monkeypatch) -> Kernel:
     """Forces a kernel that multiplies the input itself, where it can. It takes as many inputs as columns of a state."""
     monkeypatch.setenv("LLTM_CUDA_PATH", request.param.name)
@@ -334,13 +336,14 @@ def test_layouts_of_what_is_multiplied_inside(x_inside, reverse):
     """Each is computed as its contiguous copy is, to the bit, unless pairs of the input are not aligned."""
     arguments = x_inside.arguments((7, 35, 24, 30), lengths=True, reset=True, reverse=reverse)
     expected = call(arguments, keep=True)
-    inputs, bias = arguments.input, arguments.bias
+    inputs, (bias_name, *_) = arguments.input, arguments.bias_names()
+    bias = getattr(arguments, bias_name)
     wide = torch.full((7, 35, 34), torch.nan, dtype=inputs.dtype, device="cuda")
     wide[..., 2:26] = inputs
     layouts = [
         arguments._replace(input=inputs.transpose(0, 1).contiguous().transpose(0, 1)),
         arguments._replace(input=wide[..., 2:26]),
-        arguments._replace(bias=torch.stack([bias, bias], dim=1)[:, 0]),
+        arguments._replace(**{bias_name: torch.stack([bias, bias], dim=1)[:, 0]}),
     ]
     for name in arguments._fields:
         if name.startswith("weight"):

@@ -291,8 +291,12 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
     return choose_recurrence(shape, kH200, {}, kNever);
   };
   const auto is_inside = [&](const RecurrenceShape& shape) { return chosen(shape)->tile.x_inside; };
-  EXPECT_TRUE(is_inside(many));
   RecurrenceShape other = many;
+  for (const CellType cell : {CellType::kLltm, CellType::kLstm, CellType::kGru}) {
+    other.cell = cell;
+    EXPECT_TRUE(is_inside(other));
+  }
+  other = many;
   other.batch = 2;
   EXPECT_FALSE(is_inside(other));
   other = many;

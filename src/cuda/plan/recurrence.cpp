@@ -285,6 +285,7 @@ constexpr RecurrenceCandidate kCandidates[] = {
     row("recurrence_gru_mma_128x1", {0.40, 0.40}, {0.50, 0.50}),
     row("recurrence_gru_mma_128x8", {0.65, 0.65}, {0.97, 0.97}),
     row("recurrence_gru_mma_128x32", {3.50, 3.50}, {3.90, 3.90}),
+    row("recurrence_gru_mma_128x32_x", {2.90, 2.90}),
     row("recurrence_gru_mma_256x32_cluster4", {0.55, 0.15}, {0.97, 0.10}),
     row("recurrence_gru_mma_384x32_cluster6", {0.80, 0.11}, {1.20, 0.11}),
     row("recurrence_gru_mma_512x16_cluster8", {0.83, 0.15}, {1.60, 0.165}),

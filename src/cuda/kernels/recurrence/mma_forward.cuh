@@ -307,8 +307,20 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
         break;
       }
       float sums[kTilesAtOnce][kGates][kChains][4] = {};
+      // What x gives the last gate, if h gives its own to another number.
+      [[maybe_unused]] float of_x[kTilesAtOnce][1][4];
       if constexpr (kXInside) {
         inputs.multiply(first_tile, sums);
+      }
+      if constexpr (kXInside && !Cell::kAdds) {
+#pragma unroll
+        for (int i = 0; i < kTilesAtOnce; ++i) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            of_x[i][0][j] = sums[i][kGates - 1][0][j];
+            sums[i][kGates - 1][0][j] = 0;
+          }
+        }
       }
       operands.start_tiles(first_tile);
       if constexpr (kReadsState) {
@@ -355,9 +367,13 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kBlocks) recurrence_fo
 #pragma unroll
             for (int k = 0; k < kSaved; ++k) {
               const int gate = cell::gate_at<Cell>(k), input = cell::input_at<Cell>(k);
-              z[k][j] = gate < 0 ? 0 : sum_of(own, sums[i][gate], r, j);
-              if constexpr (!kXInside) {
-                z[k][j] += input < 0 ? bias[k][j] : column_of<Element>(z_x_words[input][r], j);
+              z[k][j] = gate >= 0  ? sum_of(own, sums[i][gate], r, j)
+                        : kXInside ? sum_of(own, of_x[i], r, j)
+                                   : 0;
+              if (input < 0) {
+                z[k][j] += bias[k][j];
+              } else if constexpr (!kXInside) {
+                z[k][j] += column_of<Element>(z_x_words[input][r], j);
               }
               z_of_element[k] = z[k][j];
             }
