@@ -24,6 +24,12 @@ struct Combined : Cell, InOrder<std::make_integer_sequence<int, Cell::kSaved>> {
   static constexpr bool kAdds = true;
 };
 
+/// The gates of its weights.
+template <typename Cell>
+constexpr int kGatesOfWeights = Cell::kGates;
+template <typename Cell>
+constexpr int kGatesOfWeights<Combined<Cell>> = Cell::kGates;
+
 /// What has one number of each kind for every saved one.
 template <typename Cell>
 using CombinedOf = std::conditional_t<Cell::kAdds, Cell, Combined<Cell>>;

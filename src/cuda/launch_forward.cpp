@@ -48,6 +48,11 @@ cudaError_t launch_forward(const ForwardPlan& plan, const Problem& problem, cuda
   return with_cell(plan.cell, [&]<typename Cell>() {
     if constexpr (kHasKernels<Problem, Cell>) {
       return with_arithmetic(plan.arithmetic, [&]<Arithmetic kArithmetic>() {
+        if constexpr (kOfSequence<Problem> && !Cell::kAdds) {
+          if (problem.input_features > 0) {
+            return run.template operator()<kArithmetic, cell::Combined<Cell>>();
+          }
+        }
         return run.template operator()<kArithmetic, Cell>();
       });
     } else {

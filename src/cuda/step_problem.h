@@ -123,8 +123,8 @@ struct OldStates {
 /// once if state_size is a multiple of four.
 struct StepProblem : ForwardProblem {
   // What is added to the products, in place of `bias`: that bias for every row, with a stride of 0,
-  // or null; or z_x of this step, with its bias, and then there are no input_features. `bias` has
-  // all kSaved biases of a cell that does not add its sides, and is unused otherwise.
+  // or null; or z_x of this step, with its bias, and then there are no input_features. A cell that
+  // does not add its sides has all kSaved biases in `bias`, which is unused otherwise.
   Matrix added;
   int64_t t, next_t;  // next_t is kNever at the last step
   RowsOfSequence rows;
@@ -139,8 +139,8 @@ struct StepProblem : ForwardProblem {
 template <typename Problem>
 constexpr bool kOfSequence = std::is_same_v<Problem, StepProblem>;
 
-/// The sums of an element in a kernel: those with h in a step of a cell that does not add its
-/// sides, which has z_x, and otherwise all that the cell saves.
+/// The sums of an element in a kernel: in a step as many as gates, since a cell that does not add
+/// its sides has z_x there or is one of cell::Combined, and otherwise all that the cell saves.
 template <typename Problem, typename Cell>
 constexpr int kSumsOf = kOfSequence<Problem> ? Cell::kGates : Cell::kSaved;
 

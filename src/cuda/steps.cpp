@@ -114,7 +114,7 @@ class StepsForward {
   }
 
   void copy_bias() {
-    bias_ = contiguous_or_undefined(arguments_.bias);
+    bias_ = biases_.of_saved ? *biases_.of_saved : contiguous_or_undefined(arguments_.bias);
     if (bias_.defined() && !Matrix{bias_.const_data_ptr(), 0}.starts_at_neighbors(4, of_.size)) {
       bias_ = bias_.clone();
     }
@@ -149,7 +149,7 @@ class StepsForward {
       step.weights_input.data = weights_input_.const_data_ptr();
     }
     step.added = {data_or_null<scalar_t>(bias_), 0};
-    step.bias = data_or_null<scalar_t>(biases_.of_saved);
+    step.bias = step.added.data;
     step.rows = rows_of_sequence(arguments_.lengths, arguments_.reset, first);
     step.h_n = outputs_.h_n.mutable_data_ptr<scalar_t>() + first * of_.state_size;
     return step;
@@ -245,7 +245,7 @@ class StepsForward {
   const Device& device_;
   const StepOrder order_;
   Tensor weights_, weights_input_;  // if copied
-  Tensor bias_;                     // contiguous, or undefined
+  Tensor bias_;                     // of what is saved: contiguous, or undefined
   const Biases biases_{arguments_};
   const RecurrentArguments of_inputs_ = arguments_.with_bias(biases_.of_inputs);
 };

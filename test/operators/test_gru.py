@@ -294,14 +294,16 @@ def test_a_path_that_is_impossible_says_why(needs_cuda, monkeypatch):
 STEPS = [
     *(f"forward_wgmma_{tile}" for tile in ["64x8", "64x24", "64x40", "64x40_pairs", "128x32", "128x32_pairs"]),
     *(f"forward_wgmma_{tile}" for tile in ["128x64_pairs", "192x32"]),
-    *(f"forward_wgmma_float32_{tile}" for tile in ["64x8", "64x32", "128x32"]),
+    *(f"{cell}_wgmma_float32_{tile}" for cell in ("forward", "gru") for tile in ["64x8", "64x32", "128x32"]),
+    *(f"gru_wgmma_{tile}" for tile in ["64x8", "64x24", "128x32", "128x32_pairs"]),
 ]
 
 
 @pytest.mark.parametrize("name", STEPS)
 @pytest.mark.parametrize("sizes", [(4, 33, 9, 20), (3, 150, 40, 301), (5, 260, 16, 1044), (3, 5, 8, 6)], ids=str)
 def test_every_step(needs_cuda, monkeypatch, name, sizes):
-    """Of states of any size, whose elements are written by fours or one by one, and of more rows than in a tile."""
+    """Of states of any size, whose elements are written by fours or one by one, and of more rows than in a tile. The
+    GRU's own multiply x, others read z_x."""
     monkeypatch.setenv("LLTM_CUDA_PATH", name)
     for dtype in [torch.float32] if "float32" in name else SIXTEEN_BITS:
         for ragged, reverse in [(False, False), (True, True)]:

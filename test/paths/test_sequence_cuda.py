@@ -5,6 +5,7 @@ import torch
 from lltm_testing.gpus import has_wgmma, kernels_of, skip_without_wgmma, wgmma_kernels
 from lltm_testing.reference import assert_identical
 from lltm_testing.sequence_reference import (
+    Gru,
     Lstm,
     Sequence,
     Sizes,
@@ -45,13 +46,14 @@ STEP_SIZES = [
     ("rows_of_their_own", "reverse"), [(False, False), (True, False), (True, True)], ids=["plain", "rows", "reverse"]
 )
 @pytest.mark.parametrize("sizes", STEP_SIZES, ids=str)
-@each_cell
+@pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
 def test_steps_by_every_kernel(path, dtype, cell, sizes, rows_of_their_own, reverse):
     flags = {"lengths": rows_of_their_own, "reset": rows_of_their_own, "reverse": reverse}
     arguments = make(sizes, dtype, "cuda", cell=cell, **flags)
     results = call(arguments, keep=True)
     assert_results_close(results, arguments, keep=True)
-    assert_identical(call(arguments)[:3], results[:3])
+    states = 1 + len(cell.states)
+    assert_identical(call(arguments)[:states], results[:states])
 
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["forward", "reverse"])
@@ -75,14 +77,15 @@ def test_h_is_not_copied():
 
 @pytest.mark.parametrize("allow_tf32", [False, True], ids=["exact", "tf32"])
 @pytest.mark.parametrize("sizes", [(3, 70, 33, 65), (4, 130, 72, 264), (5, 260, 16, 1044)], ids=str)
-def test_every_step_of_the_lstm(dtype, sizes, allow_tf32, set_tf32, monkeypatch):
+@pytest.mark.parametrize("cell", [Lstm, Gru])
+def test_every_step_of_a_cell(dtype, cell, sizes, allow_tf32, set_tf32, monkeypatch):
     """Each forced by its name, where it can compute the dtype."""
     set_tf32(allow_tf32)
-    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, cell=Lstm)
-    names, ran = wgmma_kernels(monkeypatch, Lstm), 0
+    arguments = make(sizes, dtype, "cuda", lengths=True, reset=True, cell=cell)
+    names, ran = wgmma_kernels(monkeypatch, cell), 0
     for name in names:
         monkeypatch.setenv("LLTM_CUDA_PATH", name)
-        ran += f"kernel={name} " in lltm.ops.lstm_plan(*arguments)
+        ran += f"kernel={name} " in getattr(lltm.ops, f"{cell.operator}_plan")(*arguments)
         assert_results_close(call(arguments, keep=True), arguments, keep=True)
     if has_wgmma():
         in_float32 = dtype == torch.float32 and not allow_tf32
@@ -103,7 +106,7 @@ def test_few_rows_of_an_odd_state(state_size, state, monkeypatch):
 
 
 @pytest.mark.parametrize("sizes", STEP_SIZES, ids=str)
-@each_cell
+@pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
 def test_steps_in_tf32(path, cell, sizes, set_tf32):
     set_tf32(True)
     arguments = make(sizes, torch.float32, "cuda", lengths=True, reset=True, cell=cell)

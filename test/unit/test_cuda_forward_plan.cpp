@@ -83,21 +83,25 @@ std::set<std::string_view> names_for(const ForwardShape& shape) {
   return names;
 }
 
-// Which sums x and h in accumulators of its own, where a step of its sequence has z_x.
-TEST(ModelOfAGru, HasKernelsOfASingleStep) {
+// Which sum x and h in accumulators of their own, where they multiply both.
+TEST(ModelOfAGru, HasKernelsOfItsOwnThatMultiplyX) {
   using Names = std::set<std::string_view>;
   for (const Arithmetic arithmetic : kArithmetics) {
     ForwardShape shape = shape_of(arithmetic, 64, 512, 512);
     shape.cell = CellType::kGru;
-    EXPECT_EQ(
-        names_for(shape),
-        arithmetic == Arithmetic::kFloat32
-            ? Names({"gru_wgmma_float32_64x8",
-                     "gru_wgmma_float32_64x32",
-                     "gru_wgmma_float32_128x32",
-                     "forward_library"})
-            : Names({"gru_wgmma_64x8", "gru_wgmma_64x24", "gru_wgmma_128x32", "forward_library"}));
+    const Names own = arithmetic == Arithmetic::kFloat32 ? Names({"gru_wgmma_float32_64x8",
+                                                                  "gru_wgmma_float32_64x32",
+                                                                  "gru_wgmma_float32_128x32",
+                                                                  "forward_library"})
+                                                         : Names({"gru_wgmma_64x8",
+                                                                  "gru_wgmma_64x24",
+                                                                  "gru_wgmma_128x32",
+                                                                  "gru_wgmma_128x32_pairs",
+                                                                  "forward_library"});
+    EXPECT_EQ(names_for(shape), own);
     shape.is_step = true;
+    EXPECT_EQ(names_for(shape), own);
+    shape.input_features = 0;
     const Names of_steps = names_for(shape);
     shape.cell = CellType::kLltm;
     for (const std::string_view name : of_steps) {

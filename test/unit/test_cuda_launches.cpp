@@ -1,9 +1,9 @@
 // The host code of launches with TMA, without a GPU: for any sizes, alignments and wanted
 // gradients, the tensor map of every matrix and all grids and clusters are valid.
 #include "cell/with_cell.h"
-#include "cuda/kernels/forward/kernels.h"
 #include "cuda/kernels/pack.h"
 #include "cuda/kernels/sequence/kernels.h"
+#include "cuda/launch_forward.h"
 #include "cuda/plan/backward.h"
 #include "cuda/plan/sequence_gradients.h"
 #include "cuda/runtime/device_facts.h"
@@ -183,9 +183,10 @@ void expect_steps_described() {
       fake_cuda() = {};
       int ranks = estimate(candidate, shape, kH200, i % candidate.most_ranks + 1).ranks;
       ranks = ranks > 0 ? ranks : estimate(candidate, shape, kH200).ranks;
-      const cudaError_t error = with_cell(kCell, [&]<typename Cell>() {
-        return launch_forward_wgmma<kArithmetic, Cell>(step, candidate.tile, ranks, nullptr);
-      });
+      const cudaError_t error = launch_forward(
+          {.arithmetic = kArithmetic, .cell = kCell, .choice = {&candidate, {.ranks = ranks}}},
+          step,
+          nullptr);
       const auto& violations = fake_cuda().violations;
       ASSERT_TRUE(violations.empty() && error == cudaSuccess)
           << candidate.name << " (" << step.batch << "," << step.input_features << ","

@@ -227,7 +227,7 @@ TEST(SequencePlan, IsTheWayWithTheLeastTime) {
   EXPECT_GT(std::min({recurrences, kernels, libraries}), 500);
 }
 
-TEST(SequencePlan, OfAGruHoistsItsInput) {
+TEST(SequencePlan, OfAGruHoistsItsInputForTheLibrary) {
   for (const DeviceFacts& device : {kH200, kA100}) {
     SequenceShape shape = forward_of(CellType::kGru, Arithmetic::kBFloat16, 64, 128);
     EXPECT_NE(choose_sequence(shape, device, {}).recurrence, nullptr);
@@ -236,7 +236,7 @@ TEST(SequencePlan, OfAGruHoistsItsInput) {
       const bool of_hopper = group == Group::kHopper && device.wgmma;
       const StepsPlan steps = choose_sequence(shape, device, {.group = group}).steps;
       EXPECT_EQ(steps.by_library(), !of_hopper);
-      EXPECT_TRUE(steps.layout.hoists_input());
+      EXPECT_EQ(steps.layout.hoists_input(), !of_hopper);
       shape.backward = true;
       EXPECT_EQ(choose_sequence(shape, device, {.group = group}).gradients.candidate->group,
                 of_hopper ? Group::kHopper : Group::kLibrary);
@@ -252,12 +252,21 @@ TEST(SequencePlan, HoistsTheInputOfWeightsThatL2HasNoRoomFor) {
     EXPECT_FALSE(steps.by_library());
     return steps.layout.hoists_input();
   };
-  for (const CellType cell : {CellType::kLltm, CellType::kLstm}) {
+  for (const CellType cell : {CellType::kLltm, CellType::kLstm, CellType::kGru}) {
     EXPECT_FALSE(hoists(cell, Arithmetic::kBFloat16, 512, 640));
     EXPECT_FALSE(hoists(cell, Arithmetic::kFloat32, 512, 640));
+    EXPECT_FALSE(hoists(cell, Arithmetic::kTf32, 4096, 128));
     EXPECT_TRUE(hoists(cell, Arithmetic::kBFloat16, 128, 2048));
   }
   EXPECT_TRUE(hoists(CellType::kLstm, Arithmetic::kTf32, 128, 2048)) << "not the library";
+}
+
+TEST(SequencePlan, OfAGruWithoutInputHoistsIt) {
+  SequenceShape shape = forward_of(CellType::kGru, Arithmetic::kFloat32, 4096, 128);
+  shape.input_features = shape.layout.input_features = 0;
+  const StepsPlan steps = choose_sequence(shape, kH200, {.group = Group::kSteps}).steps;
+  EXPECT_FALSE(steps.by_library());
+  EXPECT_TRUE(steps.layout.hoists_input());
 }
 
 // A few rows more than the workspace has room for take little longer, in tiles of their own.

@@ -87,6 +87,8 @@ foreach(cell Lltm Lstm Gru)
         const Matrix&, const TileShape&, int, cudaStream_t)")
     lltm_instances(gru_step_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
       "launch_forward_wgmma<@A@, cell::Gru>(const StepProblem&, const TileShape&, int, cudaStream_t)")
+    lltm_instances(gru_step_x_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
+      "launch_forward_wgmma<@A@, cell::Combined<cell::Gru>>(const StepProblem&, const TileShape&, int, cudaStream_t)")
     lltm_instances(gru_one_step_wgmma forward/wgmma.cuh ARITHMETICS ${LLTM_ARITHMETICS} FUNCTIONS
       "launch_forward_wgmma<@A@, cell::Gru>(const OneStepProblem&, const TileShape&, int, cudaStream_t)")
     unset(CELL)

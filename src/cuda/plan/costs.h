@@ -91,7 +91,7 @@ struct StepCosts {
   double chunk_rate;  // of 16 bits and TF32
   // Weights of more than cache_bytes are read from memory.
   double cache_bytes, memory_rate;
-  double z_x_rate;  // of z_x, which an LSTM's steps read
+  double z_x_rate;  // of z_x, which an LSTM's steps and some of a GRU's read
   Shared shared, float32_shared;
   struct {
     double launch, rate, a_row;

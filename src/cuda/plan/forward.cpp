@@ -14,6 +14,11 @@ namespace {
 using Row = ForwardCandidate;  // of the table below
 using Shape = ForwardShape;
 
+// Whether it is a step that reads z_x, or without input its biases in place of it.
+bool has_z_x(const Shape& shape) {
+  return shape.is_step && shape.input_features == 0;
+}
+
 double multiplications(const Shape& shape, int64_t tile_rows) {
   return static_cast<double>(ceil_div(shape.batch, tile_rows) * tile_rows) *
          static_cast<double>(shape.gates()) * static_cast<double>(shape.width());
@@ -221,7 +226,9 @@ Estimate step_time(const Row& of, const Shape& shape, const DeviceFacts& device,
   // h is written, and the cell state, in float, is read and written.
   const auto elements = static_cast<double>(shape.batch * shape.state_size);
   const int size = shape.element_bytes();
-  const double z_x = shape.cell == CellType::kLltm ? 0 : gates_of(shape.cell) * size;
+  const bool reads_z_x = shape.cell == CellType::kLstm ||  // whose times were fitted with it
+                         (shape.cell == CellType::kGru && has_z_x(shape));
+  const double z_x = reads_z_x ? gates_of(shape.cell) * size : 0;
   const double traffic = elements * ((8 + size) / costs.write_rate + z_x / all.step.z_x_rate);
   // Weights that L2 has no room for come from memory in every step.
   const double weights = shape.weights_bytes();
@@ -274,7 +281,7 @@ bool ours_run(const Shape& shape, const DeviceFacts& device) {
 
 bool few_rows_supports(const Row&, const Shape& shape, const DeviceFacts& device) {
   // Only the cell's kernel supports 16 bits, and rows that start anywhere.
-  return (shape.cell != CellType::kGru || !shape.is_step) && ours_run(shape, device) &&
+  return (shape.cell != CellType::kGru || !has_z_x(shape)) && ours_run(shape, device) &&
          shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
          shape.width() < (int64_t{1} << 30) &&
          (!shape.is_step ||
@@ -282,9 +289,9 @@ bool few_rows_supports(const Row&, const Shape& shape, const DeviceFacts& device
 }
 
 bool wgmma_supports(const Row& of, const Shape& shape, const DeviceFacts& device) {
-  // A step of a GRU has z_x, and is one of an LLTM but for its elements.
+  // A step of a GRU that has z_x is one of an LLTM but for its elements.
   const CellType cell =
-      shape.cell == CellType::kGru && shape.is_step ? CellType::kLltm : shape.cell;
+      shape.cell == CellType::kGru && has_z_x(shape) ? CellType::kLltm : shape.cell;
   return cell == of.cell && ours_run(shape, device) && device.wgmma &&
          of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
          shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
@@ -348,7 +355,8 @@ constexpr ForwardCandidate tiles(std::string_view name,
 
 // Names, {rows, columns, row tiles}, the most ranks, and times: microseconds, measured as those in
 // costs.h, but for the GRU's. Its chunks are those of the LLTM's product, or have 3/4 of the
-// columns of the LSTM's, and its blocks end with as many sums as the LSTM's.
+// columns of the LSTM's, and its blocks end with as many sums as the LSTM's. Its steps with z_x are
+// rows of the LLTM's.
 // clang-format off
 constexpr ForwardCandidate kCandidates[] = {
     {"forward_few_rows", Group::kFewRows, {kMostFewRows, 1}, {}, few_rows_supports, few_rows_time},
@@ -385,17 +393,19 @@ constexpr ForwardCandidate kCandidates[] = {
     wgmma("lstm_wgmma_float32_128x16", {128, 16}, 8,
         {.cell = {.chunk = 0.6, .block = 1.8}, .step = {.chunk = 0.606, .input_chunk = 0.345, .block = 2.62, .alone = 0.764}}, /*float32=*/true, CellType::kLstm),
     wgmma("gru_wgmma_64x8", {64, 8}, 8,
-        {.cell = {.chunk = 0.128, .block = 1.6}}, /*float32=*/false, CellType::kGru),
+        {.cell = {.chunk = 0.128, .block = 1.6}, .step = {.chunk = 0.146, .input_chunk = 0.0225, .block = 1.82, .alone = -0.718}}, /*float32=*/false, CellType::kGru),
     wgmma("gru_wgmma_64x24", {64, 24}, 8,
-        {.cell = {.chunk = 0.161, .block = 2.0}}, /*float32=*/false, CellType::kGru),
+        {.cell = {.chunk = 0.161, .block = 2.0}, .step = {.chunk = 0.168, .input_chunk = 0.116, .block = 2.3, .alone = 0.125}}, /*float32=*/false, CellType::kGru),
     wgmma("gru_wgmma_128x32", {128, 32}, 8,
-        {.cell = {.chunk = 0.206, .block = 3.11}}, /*float32=*/false, CellType::kGru),
+        {.cell = {.chunk = 0.206, .block = 3.11}, .step = {.chunk = 0.226, .input_chunk = 0.206, .block = 3.16, .alone = 0.153}}, /*float32=*/false, CellType::kGru),
+    wgmma("gru_wgmma_128x32_pairs", {128, 32, 2}, 1,
+        {.cell = {.chunk = 0.217, .block = 3.4}, .step = {.chunk = 0.254, .input_chunk = 0.02, .block = 2.8, .alone = -0.0444}}, /*float32=*/false, CellType::kGru),
     wgmma("gru_wgmma_float32_64x8", {64, 8}, 8,
-        {.cell = {.chunk = 0.342, .block = 1.8}}, /*float32=*/true, CellType::kGru),
+        {.cell = {.chunk = 0.342, .block = 1.8}, .step = {.chunk = 0.314, .input_chunk = 0.154, .block = 2.14, .alone = 0.427}}, /*float32=*/true, CellType::kGru),
     wgmma("gru_wgmma_float32_64x32", {64, 32}, 8,
-        {.cell = {.chunk = 0.52, .block = 2.3}}, /*float32=*/true, CellType::kGru),
+        {.cell = {.chunk = 0.52, .block = 2.3}, .step = {.chunk = 0.524, .input_chunk = 0.361, .block = 3.0, .alone = 0.254}}, /*float32=*/true, CellType::kGru),
     wgmma("gru_wgmma_float32_128x32", {128, 32}, 2,
-        {.cell = {.chunk = 0.763, .block = 2.4}}, /*float32=*/true, CellType::kGru),
+        {.cell = {.chunk = 0.763, .block = 2.4}, .step = {.chunk = 0.741, .input_chunk = 0.537, .block = 4.2, .alone = 0.221}}, /*float32=*/true, CellType::kGru),
     tiles("forward_tiles_16x8", {16, 8}, 8,
         {.cell = {.chunk = 0.37, .block = 1.69}}, /*blocks_a_multiprocessor=*/2.2),
     tiles("forward_tiles_64x8", {64, 8}, 8,

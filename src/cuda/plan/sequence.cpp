@@ -53,19 +53,16 @@ StepsPlan plan_steps(const SequenceShape& shape,
   if (!shape.arithmetic) {
     return {shape.layout};
   }
-  // A GRU's candidate keeps z_x and z_h apart, for which a step's kernels have no more
-  // accumulators.
-  if (shape.cell == CellType::kGru) {
-    return plan_with_hoisted_input(shape, device, selection);
+  // Without input, a GRU's z_x are its biases.
+  if (shape.input_features == 0) {
+    return shape.cell == CellType::kGru ? plan_with_hoisted_input(shape, device, selection)
+                                        : plan_layout(shape.layout, shape, device, selection);
   }
   const StepsPlan plan = plan_layout(shape.layout, shape, device, selection);
-  if (shape.input_features == 0) {
-    return plan;
-  }
   const StepsPlan hoisted = plan_with_hoisted_input(shape, device, selection);
-  // The estimate of the library's step is not one of an LSTM, of which it computes z_x before.
+  // The estimate of the library's step is one of an LLTM: of others it computes z_x before.
   if (plan.kernel.choice.candidate == nullptr ||
-      (plan.by_library() && shape.cell == CellType::kLstm)) {
+      (plan.by_library() && shape.cell != CellType::kLltm)) {
     return hoisted;
   }
   const double us = plan.by_library() ? kSlowStep : plan.us;

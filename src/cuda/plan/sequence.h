@@ -98,7 +98,7 @@ struct SequencePlan {
 };
 
 /// The way with the least time. The steps of a forward multiply the input themselves, unless it
-/// takes clearly less to compute z_x before; those of a GRU never do.
+/// takes clearly less to compute z_x before.
 SequencePlan choose_sequence(const SequenceShape& shape,
                              const DeviceFacts& device,
                              const Selection& selection);

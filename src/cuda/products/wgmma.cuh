@@ -66,8 +66,9 @@ struct WgmmaProduct {
   /// Multiplies the chunks of a block. All threads that load call loader.load_all(slots), which
   /// copies all chunks. The finishers call fetch() before the product and finish() after it; of
   /// these, the multipliers hold the sums. In a product that overlaps the previous kernel, fetch()
-  /// may wait for that kernel: the early chunks are multiplied before. In another, the multipliers
-  /// may call between() when the first chunks have been multiplied.
+  /// may wait for that kernel: the early chunks are multiplied before. between(), if there is one,
+  /// is called by the multipliers when the first chunks have been multiplied, which there are the
+  /// early ones.
   template <typename Loader, typename Fetch, typename Finish, typename Between = std::nullptr_t>
   LLTM_DEVICE void run(const unsigned char* shared,
                        const KRange& k,
@@ -82,25 +83,29 @@ struct WgmmaProduct {
       return;
     }
     uint32_t to_release = 0;
-    if constexpr (kOverlaps) {
+    constexpr bool kInParts = !std::is_null_pointer_v<Between>;
+    constexpr bool kFetchesBetween = kInParts && kOverlaps;
+    static_assert(!kFetchesBetween || kFinishers == kMultipliers);
+    if constexpr (kOverlaps && !kInParts) {
       clear(sum);
       if (threadIdx.x < kMultipliers) {
         multiply(slots, 0, k.early_chunks, k, to_release);
       }
     }
-    fetch();
+    if constexpr (!kFetchesBetween) {
+      fetch();
+    }
     if (threadIdx.x < kMultipliers) {
-      if constexpr (!kOverlaps) {
+      if constexpr (kInParts || !kOverlaps) {
         clear(sum);
       } else if constexpr (kFinishers > kMultipliers) {
         // The helpers never get here with sums. The compiler does not know that, and would wait for
         // each wgmma before it issues the next one, in both loops.
         keep_behind(sum);
       }
-      if constexpr (std::is_null_pointer_v<Between>) {
+      if constexpr (!kInParts) {
         multiply(slots, kOverlaps ? k.early_chunks : 0, k.chunks, k, to_release);
       } else {
-        static_assert(!kOverlaps);
         // With a loop for each part, the assembler would wait for each wgmma (C7511).
 #pragma unroll 1
         for (int part = 0; part < 2; ++part) {
@@ -108,6 +113,9 @@ struct WgmmaProduct {
           multiply(slots, first, part == 0 ? first_chunks : k.chunks, k, to_release);
           if (part == 0) {
             between();
+            if constexpr (kFetchesBetween) {
+              fetch();
+            }
           }
         }
       }

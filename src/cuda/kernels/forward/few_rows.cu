@@ -71,7 +71,7 @@ struct LaneSums {
 template <typename Problem, typename Cell, Arithmetic kArithmetic, int kRows, int kWidth>
 __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
     forward_few_rows_kernel(const __grid_constant__ ForwardFewRowsArguments<Problem> arguments) {
-  constexpr int kGates = Cell::kGates, kNumbers = kSumsOf<Problem, Cell>;
+  constexpr int kGates = cell::kGatesOfWeights<Cell>, kNumbers = kSumsOf<Problem, Cell>;
   using Element = TensorElement<kArithmetic>;
   using Word = WordOf<Element, kWidth>;
   using Sums = LaneSums<kNumbers * kRows>;
@@ -185,12 +185,14 @@ __global__ void __launch_bounds__(32 * kFewRowsWarps, 1)
           }
         }
       }
-      if (kNumbers > kGates && of_h) {
-        // The sums of the last gate, to which x does not add.
+      if (kNumbers > kGates && (kOfSequence<Problem> || of_h)) {
+        // The sums of the last gate, to which x does not add. In a sequence, those of x make room.
 #pragma unroll
         for (int row = 0; row < kRows; ++row) {
-          sums[(kNumbers - 1) * kRows + row] = sums[(kGates - 1) * kRows + row];
-          sums[(kGates - 1) * kRows + row] = 0;
+          float& of_x = sums[(kGates - 1) * kRows + row];
+          const float ended = of_x;
+          of_x = kOfSequence<Problem> ? sums[(kNumbers - 1) * kRows + row] : 0;
+          sums[(kNumbers - 1) * kRows + row] = ended;
         }
       }
     }
@@ -296,6 +298,7 @@ LLTM_INSTANTIATE(kFloat32, cell::Lstm, StepProblem)
 LLTM_INSTANTIATE(kFloat32, cell::Gru, OneStepProblem)
 LLTM_INSTANTIATE(kFloat16, cell::Gru, OneStepProblem)
 LLTM_INSTANTIATE(kBFloat16, cell::Gru, OneStepProblem)
+LLTM_INSTANTIATE(kFloat32, cell::Combined<cell::Gru>, StepProblem)
 #undef LLTM_INSTANTIATE
 
 }  // namespace lltm::cuda

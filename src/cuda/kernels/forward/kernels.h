@@ -4,6 +4,7 @@
 // column of the state, and returns the error of its launch.
 #pragma once
 
+#include "../../../cell/combined.h"
 #include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
@@ -15,8 +16,9 @@
 namespace lltm::cuda {
 
 /// Problem is ForwardProblem or OneStepProblem, the cell's forward, or StepProblem, a step of a
-/// sequence: of the LLTM ForwardProblem and StepProblem, of others OneStepProblem and StepProblem,
-/// which of a GRU has no input_features and no kernel of a few rows.
+/// sequence: of the LLTM ForwardProblem and StepProblem, of others OneStepProblem and StepProblem.
+/// A GRU's StepProblem has z_x, and no kernel of a few rows, or it has input_features and is one of
+/// cell::Combined.
 
 /// Computes the whole forward in one launch, of an LLTM. `ranks` blocks, a cluster, share the K of
 /// a tile. More than one requires sm_90.

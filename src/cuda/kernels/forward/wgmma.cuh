@@ -2,8 +2,8 @@
 // the chunks of K and wgmma multiplies them. Otherwise it is like tiles.cuh: a block computes the
 // same hidden columns of all gates, and a cluster shares K, which runs over old_h and then over
 // input, in a step over input first. A cell that does not add its sides has more sums than the
-// product: some are set apart between old_h and input. The product is a policy: 16 bits and TF32,
-// read from shared memory (products/wgmma.cuh), or float32 by three TF32 products
+// product: some are set apart between the two. The product is a policy: 16 bits and TF32, read from
+// shared memory (products/wgmma.cuh), or float32 by three TF32 products
 // (products/wgmma_three_tf32.cuh). What TMA cannot describe is packed before (pack.h).
 #pragma once
 
@@ -47,14 +47,15 @@ struct ForwardWgmmaArguments {
 /// kFours: the epilogue reads and writes four neighbors of a row at once.
 template <typename Problem_, typename Cell, typename Product_, bool kFours>
 struct ForwardWgmmaTile
-    : FragmentMemory<Product_, Product_::kTileN / Cell::kGates * kSumsOf<Problem_, Cell>> {
+    : FragmentMemory<Product_,
+                     Product_::kTileN / cell::kGatesOfWeights<Cell> * kSumsOf<Problem_, Cell>> {
   using Problem = Problem_;
   static constexpr bool kOfSequence = cuda::kOfSequence<Problem>;
   using Product = Product_;
-  using Memory = FragmentMemory<Product, Product::kTileN / Cell::kGates * kSumsOf<Problem, Cell>>;
+  static constexpr int kGates = cell::kGatesOfWeights<Cell>, kHidden = Product::kTileN / kGates;
+  using Memory = FragmentMemory<Product, kHidden * kSumsOf<Problem, Cell>>;
   // Two threads load, one per operand, where the kernel overlaps the previous one.
   static constexpr bool kLoadsByTwo = kOfSequence && Product::kArithmetic != Arithmetic::kFloat32;
-  static constexpr int kGates = Cell::kGates, kHidden = Product::kTileN / kGates;
   using Math = ForwardMath<Product::kArithmetic>;
   static constexpr int kItemRows = kFours ? 1 : 2;
   using Epilogue =
@@ -286,24 +287,31 @@ __global__ void __launch_bounds__(Tile::Product::kThreads, 1) forward_wgmma_kern
   if constexpr (Tile::kApart == 0) {
     product.run(shared, range, loader, fetch, [&] { finish_sums(product.sum); });
   } else {
-    // The last sums of the product are those that h and x have alone.
-    constexpr int kSums = Product::kSums, kApart = Tile::kApart;
+    // The last sums of the product are those that x and h have alone, in this order.
+    constexpr int kSums = Product::kSums, kApart = Tile::kApart, kBoth = kSums - kApart;
+    constexpr bool kXFirst = Tile::kOfSequence;
     float sums[kSums + kApart];
     const auto set_apart = [&] {
 #pragma unroll
       for (int i = 0; i < kApart; ++i) {
-        sums[kSums + i] = product.sum[kSums - kApart + i];
-        product.sum[kSums - kApart + i] = 0;
+        sums[(kXFirst ? kBoth : kSums) + i] = product.sum[kBoth + i];
+        product.sum[kBoth + i] = 0;
       }
     };
     const auto finish = [&] {
 #pragma unroll
       for (int i = 0; i < kSums; ++i) {
-        sums[i] = product.sum[i];
+        sums[kXFirst && i >= kBoth ? i + kApart : i] = product.sum[i];
       }
       finish_sums(sums);
     };
-    product.run(shared, range, loader, fetch, finish, block.h_chunks, set_apart);
+    product.run(shared,
+                range,
+                loader,
+                fetch,
+                finish,
+                kXFirst ? block.early_chunks : block.h_chunks,
+                set_apart);
   }
 #else
   trap_wrong_image();
@@ -391,16 +399,18 @@ inline constexpr WgmmaTile kLstmTiles[] = {
     {.shape = {128, 32}, .stages = 5},
 };
 
-// Of its single step, where a fourth of an element's sums is set apart.
+// Where it multiplies x, too, and a fourth of an element's sums is set apart.
 inline constexpr WgmmaTile kGruFloat32Tiles[] = {
     {.shape = {64, 8}, .stages = 8},
     {.shape = {64, 32}, .stages = 5},
     {.shape = {128, 32}, .stages = 4},
 };
+template <bool kOfSequence>
 inline constexpr WgmmaTile kGruTiles[] = {
-    {.shape = {64, 8}, .stages = 11},
+    {.shape = {64, 8}, .stages = kOfSequence ? 8 : 11},
     {.shape = {64, 24}, .stages = 8},
     {.shape = {128, 32}, .stages = 5},
+    {.shape = {128, 32, 2}, .stages = 7},
 };
 
 template <Arithmetic kArithmetic, typename Cell, typename Problem>
@@ -409,20 +419,20 @@ cudaError_t launch_forward_wgmma(const Problem& p,
                                  int ranks,
                                  cudaStream_t stream) {
   constexpr bool kFloat32 = kArithmetic == Arithmetic::kFloat32;
+  constexpr int kGates = cell::kGatesOfWeights<Cell>;
   const auto launch = [&](auto tile) {
-    using Product =
-        typename HopperProduct<kArithmetic, tile, Cell::kGates, kOfSequence<Problem>>::Type;
+    using Product = typename HopperProduct<kArithmetic, tile, kGates, kOfSequence<Problem>>::Type;
     return in_fours(p, sizeof(typename Product::Element))
                ? launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, true>>(
                      p, ranks, stream)
                : launch_forward_wgmma_tile<ForwardWgmmaTile<Problem, Cell, Product, false>>(
                      p, ranks, stream);
   };
-  constexpr bool kOfGru = std::is_same_v<Cell, cell::Gru> && !kOfSequence<Problem>;
-  if constexpr (kOfGru && kFloat32) {
+  constexpr bool kSetsApart = kSumsOf<Problem, Cell> > kGates;
+  if constexpr (kSetsApart && kFloat32) {
     return dispatch<kGruFloat32Tiles>(shape, launch);
-  } else if constexpr (kOfGru) {
-    return dispatch<kGruTiles>(shape, launch);
+  } else if constexpr (kSetsApart) {
+    return dispatch<kGruTiles<kOfSequence<Problem>>>(shape, launch);
   } else if constexpr (std::is_same_v<Cell, cell::Lstm> && kFloat32) {
     return dispatch<kLstmFloat32Tiles>(shape, launch);
   } else if constexpr (std::is_same_v<Cell, cell::Lstm>) {
