@@ -144,8 +144,8 @@ def test_a_cell_of_a_gru_returns_h_in_the_dtype_of_hx():
     assert cell(input).dtype == torch.bfloat16 and cell(input, torch.zeros(2, 4)).dtype == torch.float32
 
 
-def module_inputs(theirs):
-    """PyTorch's own arguments of constructors and calls, but those with projections."""
+def cases_of_pytorch(theirs, kind):
+    """PyTorch's own arguments of constructors and calls, or those that must raise, but those with projections."""
     # The import would forbid the process's later tests to assign flags like torch.backends.cudnn.allow_tf32.
     with mock.patch("torch.backends.disable_global_flags"):
         from torch.testing._internal import common_modules
@@ -153,8 +153,9 @@ def module_inputs(theirs):
     for info in common_modules.module_db:
         if info.module_cls is theirs:
             for training in (False, True):
-                for case in info.module_inputs_func(info, "cpu", torch.float64, True, training=training):
-                    if not case.constructor_input.kwargs.get("proj_size"):
+                for case in getattr(info, kind)(info, "cpu", torch.float64, True, training=training):
+                    arguments = getattr(case, "module_error_input", case).constructor_input.kwargs
+                    if not arguments.get("proj_size"):
                         yield training, case
 
 
@@ -162,7 +163,7 @@ def module_inputs(theirs):
 def test_inputs_of_pytorchs_own_tests(classes):
     pytest.importorskip("expecttest", reason="PyTorch's own tests need expecttest")
     count = 0
-    for training, case in module_inputs(classes[0]):
+    for training, case in cases_of_pytorch(classes[0], "module_inputs_func"):
         args, kwargs = case.constructor_input.args, case.constructor_input.kwargs
         if kwargs.get("dropout") and training:
             continue
@@ -170,6 +171,21 @@ def test_inputs_of_pytorchs_own_tests(classes):
         call = case.forward_input
         results = [m.train(training)(*copy.deepcopy(call.args), **copy.deepcopy(call.kwargs)) for m in modules]
         assert_same(results[1], results[0], rtol=1e-11, atol=1e-11)
+        count += 1
+    assert count >= 4
+
+
+@pytest.mark.skipif(torch.__version__ < "2.15", reason="earlier versions have other cases")
+@pytest.mark.parametrize("classes", (LAYERS | CELLS).values(), ids=LAYERS | CELLS)
+def test_errors_of_pytorchs_own_tests(classes):
+    """Of the same types, when a module is made or called."""
+    pytest.importorskip("expecttest", reason="PyTorch's own tests need expecttest")
+    count = 0
+    for _, case in cases_of_pytorch(classes[0], "module_error_inputs_func"):
+        made, call = case.module_error_input.constructor_input, case.module_error_input.forward_input
+        for cls in classes:
+            with pytest.raises(case.error_type):
+                cls(*made.args, **({"dtype": torch.float64} | made.kwargs))(*call.args, **call.kwargs)
         count += 1
     assert count >= 4
 
