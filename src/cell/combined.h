@@ -1,6 +1,8 @@
 // A cell whose two sides have been put together.
 #pragma once
 
+#include "sides.h"
+
 #include <type_traits>
 #include <utility>
 
@@ -29,6 +31,21 @@ template <typename Cell>
 constexpr int kGatesOfWeights = Cell::kGates;
 template <typename Cell>
 constexpr int kGatesOfWeights<Combined<Cell>> = Cell::kGates;
+
+/// The first of the saved numbers that x alone gives, whose rows of h's weights are zeros, and how
+/// many there are, side by side.
+template <typename Cell>
+constexpr int kFirstOfX = Cell::kSaved;
+template <typename Cell>
+constexpr int kFirstOfX<Combined<Cell>> = [] {
+  int first = 0;
+  while (gate_at<Cell>(first) >= 0) {
+    ++first;
+  }
+  return first;
+}();
+template <typename Cell>
+constexpr int kCountOfX = Cell::kGates - kGatesOfWeights<Cell>;
 
 /// What has one number of each kind for every saved one.
 template <typename Cell>

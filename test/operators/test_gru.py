@@ -309,3 +309,13 @@ def test_every_step(needs_cuda, monkeypatch, name, sizes):
         for ragged, reverse in [(False, False), (True, True)]:
             check_values_and_gradients("cuda", sizes, dtype, ragged, reverse)
         check_a_float32_h0("cuda", sizes, dtype)
+
+
+@pytest.mark.parametrize("tile", ["64x32", "64x64", "128x64", "float32_64x96", "float32_128x96"])
+@pytest.mark.parametrize("sizes", [(4, 33, 9, 64), (3, 150, 7, 320), (2, 90, 6, 300), (3, 5, 8, 96)], ids=str)
+def test_every_step_of_the_backward(needs_cuda, monkeypatch, tile, sizes):
+    """The weights have zeros where what is saved belongs to x alone. Whole chunks of these are left out."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", f"sequence_backward_wgmma_{tile}")
+    for dtype in [torch.float32] if "float32" in tile else SIXTEEN_BITS:
+        for ragged, reverse in [(False, False), (True, True)]:
+            check_values_and_gradients("cuda", sizes, dtype, ragged, reverse)

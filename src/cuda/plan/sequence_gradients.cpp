@@ -17,10 +17,13 @@ Estimate tiles_time(const Row& of, const Shape& shape, const DeviceFacts& device
   const Shape::Times& tile = of.times;
   const int64_t tiles =
       ceil_div(shape.batch, of.tile.rows) * ceil_div(shape.state_size, of.tile.columns);
-  const int64_t chunks = shape.chunks(shape.gates());
+  const bool hopper = of.group == Group::kHopper;
+  const int x_alone = saved_of(shape.cell) - gates_of(shape.cell);
+  const int64_t chunks =
+      shape.chunks(shape.gates()) -
+      (hopper ? chunks_of_zeros(x_alone, shape.state_size, chunk_columns(*shape.arithmetic)) : 0);
   const auto rows = static_cast<double>(std::min<int64_t>(shape.batch, of.tile.rows));
   const double chunk_bytes = 128 * (rows + of.tile.columns);
-  const bool hopper = of.group == Group::kHopper;
   // By wgmma only in 16 bits.
   const bool two_fit = tile.shared > 0 && (!hopper || !shape.in_floats());
   const double chunk_rate = hopper ? device.costs->step.chunk_rate : costs.chunk_rate;

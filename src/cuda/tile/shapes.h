@@ -10,6 +10,13 @@ inline int tiles_of(int64_t size, int64_t tile) {
   return static_cast<int>((size + tile - 1) / tile);
 }
 
+/// The chunks of K that a product leaves out, because `numbers` of the saved numbers, side by side,
+/// have weights of zeros: whole ones only.
+inline int chunks_of_zeros(int numbers, int64_t state_size, int chunk_columns) {
+  return state_size % chunk_columns == 0 ? static_cast<int>(numbers * state_size / chunk_columns)
+                                         : 0;
+}
+
 /// The largest cluster that every GPU with clusters supports, and the largest of some.
 constexpr int kLargestCluster = 8, kLargestClusterOfAny = 16;
 

@@ -4,6 +4,7 @@
 // the previous step are available.
 #pragma once
 
+#include "../../../cell/combined.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
 #include "../../epilogue/fragment_finisher.cuh"
@@ -28,15 +29,16 @@ namespace lltm::cuda {
 template <typename Element>
 struct SequenceGradientWgmmaArguments {
   CUtensorMap d_gates;  // of all steps
-  CUtensorMap weights;  // (state_size, 3*state_size)
+  CUtensorMap weights;  // (state_size, gates*state_size)
   SequenceGradientsParams<Element> step;
   KSplit split;
-  int bytes_a;  // of A that arrive per chunk
+  int bytes_a;                            // of A that arrive per chunk
+  int first_chunk_of_zeros, zero_chunks;  // of weights, which are left out
 };
 
 /// Starts the copies of a block's chunks: boxes of d_gates to A, and of weights to B. The ranks of
 /// a cluster take the chunks of K in turn.
-template <typename Product>
+template <typename Product, bool kHasZeros>
 class SequenceGradientLoader {
  public:
   using Arguments = SequenceGradientWgmmaArguments<typename Product::Element>;
@@ -95,7 +97,13 @@ class SequenceGradientLoader {
   }
 
  private:
-  LLTM_DEVICE int k_of(int chunk) const { return (rank_ + chunk * ranks_) * Product::kChunkK; }
+  LLTM_DEVICE int k_of(int chunk) const {
+    int of_all = rank_ + chunk * ranks_;
+    if (kHasZeros && of_all >= arguments_.first_chunk_of_zeros) {
+      of_all += arguments_.zero_chunks;
+    }
+    return of_all * Product::kChunkK;
+  }
 
   const Arguments& arguments_;
   const int ranks_, rank_, first_row_, first_column_, chunks_;
@@ -121,7 +129,7 @@ __global__ void __launch_bounds__(Product::kThreads, kMeetsNextStep<Product> ? 2
       FragmentFinisher<Epilogue, 4 * Product::kGroups, Product::kTileN, Product::kFinishers>;
   constexpr bool kFloat32 = Product::kArithmetic == Arithmetic::kFloat32;
   extern __shared__ __align__(1024) unsigned char shared[];
-  const SequenceGradientLoader<Product> loader(arguments);
+  const SequenceGradientLoader<Product, cell::kCountOfX<Cell> != 0> loader(arguments);
   const int rank = loader.rank(), ranks = loader.ranks();
   if (loader.first_row() >= arguments.step.rows) {
     return;  // as does the whole cluster
@@ -183,13 +191,18 @@ cudaError_t launch_sequence_gradient_product(
   }
   constexpr Arithmetic kArithmetic = Product::kArithmetic;
   const int64_t gate_columns = Cell::kGates * params.state_size;
+  const int zero_chunks =
+      chunks_of_zeros(cell::kCountOfX<Cell>, params.state_size, Product::kChunkK);
+  const int chunks = tiles_of(gate_columns, Product::kChunkK) - zero_chunks;
   const int rows = Product::box_rows(params.rows);
   SequenceGradientWgmmaArguments<typename Product::Element> arguments{
       .d_gates = {},
       .weights = {},
       .step = params,
-      .split = split_of_k(ranks, tiles_of(gate_columns, Product::kChunkK), Product::kTileM),
-      .bytes_a = rows * 128};
+      .split = split_of_k(ranks, chunks, Product::kTileM),
+      .bytes_a = rows * 128,
+      .first_chunk_of_zeros = tiles_of(cell::kFirstOfX<Cell> * params.state_size, Product::kChunkK),
+      .zero_chunks = zero_chunks};
   if (!describe(&arguments.d_gates,
                 {.arithmetic = kArithmetic,
                  .matrix = {params.all_d_gates, params.d_gates_stride},
