@@ -29,7 +29,7 @@ void* data_of(const Tensor& tensor) {
 class CellBackward {
  public:
   CellBackward(const BackwardArguments& arguments,
-               const BackwardChoice& choice,
+               const Choice& choice,
                const Device& device,
                const DeviceFacts& facts,
                CellGradients& gradients)
@@ -174,14 +174,15 @@ OptionalGradients<5> backward(const BackwardArguments& arguments, std::array<boo
   const Tensor &input = arguments.input, &weights = arguments.weights, &old_h = arguments.old_h;
   const Device device(input);
   const DeviceFacts facts = device.facts();
-  const BackwardChoice choice =
+  const Choice choice =
       plan_backward(facts,
-                    {{.arithmetic = arithmetic_of(input.scalar_type(), CellType::kLltm),
-                      .batch = sizes.batch,
-                      .input_features = sizes.input_features,
-                      .state_size = sizes.state_size},
-                     /*vector_rows=*/is_describable(input) && is_describable(old_h) &&
-                         are_describable_halves(weights)});
+                    {.work = Work::kBackward,
+                     .arithmetic = arithmetic_of(input.scalar_type(), CellType::kLltm),
+                     .batch = sizes.batch,
+                     .input_features = sizes.input_features,
+                     .state_size = sizes.state_size,
+                     .vector_rows = is_describable(input) && is_describable(old_h) &&
+                                    are_describable_halves(weights)});
   CellGradients gradients = empty_gradients(
       sizes,
       [&](at::IntArrayRef shape) { return device.empty(shape, input.scalar_type()); },

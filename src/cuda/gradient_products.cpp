@@ -95,15 +95,16 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
       (d_h0.defined() && !has_rows(weight_hh))) {
     return false;
   }
-  const BackwardShape shape{{.cell = sequence.cell.type,
-                             .arithmetic = Arithmetic::kFloat32,
-                             .batch = input.size(0),
-                             .input_features = input.size(1),
-                             .state_size = weight_hh.size(1)},
-                            /*vector_rows=*/is_describable(weight_ih) && is_describable(weight_hh),
-                            /*forms_d_old_h=*/d_h0.defined()};
-  const auto [candidate, estimate] = plan_backward(facts, shape);
-  if (candidate->group != Group::kHopper) {
+  const Shape shape{.work = Work::kBackward,
+                    .cell = sequence.cell.type,
+                    .arithmetic = Arithmetic::kFloat32,
+                    .batch = input.size(0),
+                    .input_features = input.size(1),
+                    .state_size = weight_hh.size(1),
+                    .vector_rows = is_describable(weight_ih) && is_describable(weight_hh),
+                    .forms_d_old_h = d_h0.defined()};
+  const Choice choice = plan_backward(facts, shape);
+  if (choice.candidate->group != Group::kHopper) {
     return false;
   }
   const auto d_weights = weight_gradients<float>(gradients);
@@ -126,7 +127,7 @@ bool run_float32_products(std::optional<Arithmetic> arithmetic,
       .d_input = mutable_data_or_null<float>(gradients.input),
       .d_weights = d_weights.as<void>(),
   };
-  launch_float32_products(problem, estimate.plan, device);
+  launch_float32_products(problem, choice.estimate.plan, device);
   return true;
 }
 
@@ -147,16 +148,17 @@ bool run_float32_side(std::optional<Arithmetic> arithmetic,
       !has_rows(weights) || !is_describable(d_gates)) {
     return false;
   }
-  const BackwardShape shape{{.cell = sequence.cell.type,
-                             .arithmetic = Arithmetic::kFloat32,
-                             .batch = d_gates.size(0),
-                             .input_features = 0,
-                             .state_size = weights.size(1),
-                             .columns = d_gates.size(1)},
-                            /*vector_rows=*/is_describable(weights),
-                            forms_d_operand};
-  const auto [candidate, estimate] = plan_backward(facts, shape);
-  if (candidate->group != Group::kHopper) {
+  const Shape shape{.work = Work::kBackward,
+                    .cell = sequence.cell.type,
+                    .arithmetic = Arithmetic::kFloat32,
+                    .batch = d_gates.size(0),
+                    .input_features = 0,
+                    .state_size = weights.size(1),
+                    .columns = d_gates.size(1),
+                    .vector_rows = is_describable(weights),
+                    .forms_d_old_h = forms_d_operand};
+  const Choice choice = plan_backward(facts, shape);
+  if (choice.candidate->group != Group::kHopper) {
     return false;
   }
   // Without d_weights, any matrix takes the place of the operand.
@@ -179,7 +181,7 @@ bool run_float32_side(std::optional<Arithmetic> arithmetic,
                     .h_stride = d_weights.defined() ? d_weights.stride(0) : 0,
                     .input_stride = 0},
   };
-  launch_float32_products(problem, estimate.plan, device);
+  launch_float32_products(problem, choice.estimate.plan, device);
   return true;
 }
 

@@ -45,9 +45,9 @@ OneStepProblem operands_of(const RecurrentArguments& arguments, Matrix (*rows)(c
 
 }  // namespace
 
-std::optional<ForwardShape> one_step_shape(std::optional<Arithmetic> arithmetic,
-                                           const SequenceOutputs& outputs,
-                                           const RecurrentArguments& arguments) {
+std::optional<Shape> one_step_shape(std::optional<Arithmetic> arithmetic,
+                                    const SequenceOutputs& outputs,
+                                    const RecurrentArguments& arguments) {
   const Tensor& input = arguments.input;
   if (!has_one_step(arguments.cell.type) || !arithmetic || input.size(0) != 1 ||
       is_given(arguments.lengths) || is_given(arguments.reset) ||
@@ -57,7 +57,7 @@ std::optional<ForwardShape> one_step_shape(std::optional<Arithmetic> arithmetic,
     return std::nullopt;
   }
   const OneStepProblem p = operands_of(arguments, alignment_of);
-  const ForwardShape shape = forward_shape(*arithmetic, p, /*is_step=*/false, arguments.cell.type);
+  const Shape shape = forward_shape(*arithmetic, p, /*is_step=*/false, arguments.cell.type);
   const int64_t zeros = is_given(arguments.h0) && is_given(arguments.c0)
                             ? 0
                             : p.batch * p.state_size * element_size(*arithmetic);
@@ -105,23 +105,24 @@ bool is_one_step(const RecurrentBackwardArguments& arguments, const RecurrentGra
          is_absent_or_has_rows(sequence.h0);
 }
 
-BackwardChoice plan_one_step_backward(std::optional<Arithmetic> arithmetic,
-                                      const RecurrentBackwardArguments& arguments,
-                                      const DeviceFacts& facts) {
+Choice plan_one_step_backward(std::optional<Arithmetic> arithmetic,
+                              const RecurrentBackwardArguments& arguments,
+                              const DeviceFacts& facts) {
   const RecurrentArguments& sequence = arguments.sequence;
   return plan_backward(
       facts,
-      {{.cell = sequence.cell.type,
-        .arithmetic = arithmetic,
-        .batch = arguments.gates.size(1),
-        .input_features = sequence.input.size(2),
-        .state_size = arguments.output.size(2)},
-       /*vector_rows=*/is_describable(sequence.input) &&
-           (!is_given(sequence.h0) || is_describable(*sequence.h0)) &&
-           is_describable(sequence.weight_ih) && is_describable(sequence.weight_hh)});
+      {.work = Work::kBackward,
+       .cell = sequence.cell.type,
+       .arithmetic = arithmetic,
+       .batch = arguments.gates.size(1),
+       .input_features = sequence.input.size(2),
+       .state_size = arguments.output.size(2),
+       .vector_rows = is_describable(sequence.input) &&
+                      (!is_given(sequence.h0) || is_describable(*sequence.h0)) &&
+                      is_describable(sequence.weight_ih) && is_describable(sequence.weight_hh)});
 }
 
-void run_one_step_backward(const BackwardChoice& choice,
+void run_one_step_backward(const Choice& choice,
                            std::optional<Arithmetic> arithmetic,
                            const RecurrentGradients& gradients,
                            const RecurrentBackwardArguments& arguments,

@@ -13,9 +13,9 @@
 namespace lltm::cuda {
 
 /// The shape of a sequence of one step, or nothing if it is no cell. Only alignment counts.
-std::optional<ForwardShape> one_step_shape(std::optional<Arithmetic> arithmetic,
-                                           const SequenceOutputs& outputs,
-                                           const RecurrentArguments& arguments);
+std::optional<Shape> one_step_shape(std::optional<Arithmetic> arithmetic,
+                                    const SequenceOutputs& outputs,
+                                    const RecurrentArguments& arguments);
 
 /// Writes every element of the outputs. The batch and the state must not be empty.
 void run_one_step(const ForwardPlan& plan,
@@ -28,12 +28,12 @@ void run_one_step(const ForwardPlan& plan,
 bool is_one_step(const RecurrentBackwardArguments& arguments, const RecurrentGradients& gradients);
 
 /// The kernels of that backward. It has to compute something.
-BackwardChoice plan_one_step_backward(std::optional<Arithmetic> arithmetic,
-                                      const RecurrentBackwardArguments& arguments,
-                                      const DeviceFacts& facts);
+Choice plan_one_step_backward(std::optional<Arithmetic> arithmetic,
+                              const RecurrentBackwardArguments& arguments,
+                              const DeviceFacts& facts);
 
 /// Computes the wanted gradients.
-void run_one_step_backward(const BackwardChoice& choice,
+void run_one_step_backward(const Choice& choice,
                            std::optional<Arithmetic> arithmetic,
                            const RecurrentGradients& gradients,
                            const RecurrentBackwardArguments& arguments,

@@ -66,13 +66,13 @@ CellsOut<scalar_t> cells_out(const Tensor& cells) {
 template <template <typename> typename Problem, typename scalar_t>
 cudaError_t launch(const Problem<scalar_t>& problem,
                    CellType cell,
-                   const RecurrenceCandidate& candidate,
+                   const Candidate& candidate,
                    cudaStream_t stream) {
   return with_cell(cell, [&]<typename Cell>() {
     if constexpr (std::is_same_v<scalar_t, float>) {
-      return launch_recurrence_fma<Cell>(problem, candidate.tile, stream);
+      return launch_recurrence_fma<Cell>(problem, candidate.recurrence, stream);
     } else {
-      return launch_recurrence_mma<Cell>(problem, candidate.tile, stream);
+      return launch_recurrence_mma<Cell>(problem, candidate.recurrence, stream);
     }
   });
 }
@@ -245,10 +245,10 @@ bool run_recurrence(const SequencePlan& plan,
                     const SequenceSizes<int64_t>& sizes,
                     const Device& device,
                     bool reverse) {
-  const RecurrenceCandidate& candidate = *plan.recurrence;
+  const Candidate& candidate = *plan.recurrence;
   const StepOrder order{.steps = sizes.steps, .reverse = reverse};
   const int64_t steps = sizes.steps, batch = sizes.batch;
-  const bool x_inside = candidate.tile.x_inside, in_gates = lies_in_gates(outputs, sizes);
+  const bool x_inside = candidate.recurrence.x_inside, in_gates = lies_in_gates(outputs, sizes);
   const ChunkOfZx chunk =
       x_inside ? ChunkOfZx{batch, steps} : chunk_of_z_x(outputs, arguments.input, sizes);
   const Tensor workspace =
@@ -260,8 +260,8 @@ bool run_recurrence(const SequencePlan& plan,
                                   ? Tensor()
                                   : device.empty({chunk.rows, sizes.state_size}, at::kFloat);
   const DeviceFacts& facts = device.facts();
-  const int group_rows =
-      plan.grid ? plan.grid->rows_of_team() : rows_of_group(candidate.tile, chunk.rows, facts);
+  const int group_rows = plan.grid ? plan.grid->rows_of_team()
+                                   : rows_of_group(candidate.recurrence, chunk.rows, facts);
   const Tensor grid_workspace =
       plan.grid
           ? grid_workspace_of(*plan.grid, arguments.cell.type, arithmetic, false, batch, device)
@@ -347,8 +347,9 @@ std::optional<Tensor> run_recurrence_backward(const SequencePlan& plan,
                                               bool reverse) {
   const Tensor gates = arguments.gates.contiguous(), cells = arguments.cells.contiguous();
   const int64_t batch = cells.size(1);
-  const int group_rows = plan.grid ? plan.grid->rows_of_team()
-                                   : rows_of_group(plan.recurrence->tile, batch, device.facts());
+  const int group_rows = plan.grid
+                             ? plan.grid->rows_of_team()
+                             : rows_of_group(plan.recurrence->recurrence, batch, device.facts());
   const Tensor bias_parts =
       gradients.bias.defined() || gradients.bias_hh.defined()
           ? device.empty({ceil_div(batch, group_rows), d_gates.size(1)}, at::kFloat)

@@ -29,7 +29,7 @@ ChunkOfZx chunk_of_z_x(const SequenceOutputs& outputs,
                        const at::Tensor& input,
                        const SequenceSizes<int64_t>& sizes);
 
-/// Whether the kernels can read and write pairs of neighboring elements (RecurrenceShape). Those of
+/// Whether the kernels can read and write pairs of neighboring elements (Shape). Those of
 /// the forward only depend on the sizes: its tensors are all allocated here.
 bool is_in_pairs(const SequenceSizes<int64_t>& sizes);
 bool is_in_pairs(const RecurrentBackwardArguments& arguments, const SequenceSizes<int64_t>& sizes);

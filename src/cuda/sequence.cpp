@@ -91,7 +91,7 @@ std::string describe(std::string_view kernel, int cluster, int64_t rows, bool x_
          " rows=" + std::to_string(rows) + " x=" + (x_inside ? "inside" : "outside");
 }
 
-std::string describe(const ForwardChoice& choice, int64_t batch, bool x_inside) {
+std::string describe(const Choice& choice, int64_t batch, bool x_inside) {
   const TileShape& tile = choice.candidate->tile;
   return describe(choice.candidate->name,
                   choice.estimate.ranks * std::max(tile.row_tiles, 1),
@@ -102,10 +102,10 @@ std::string describe(const ForwardChoice& choice, int64_t batch, bool x_inside) 
 std::string describe(const SequencePlan& plan,
                      const SequenceSizes<int64_t>& sizes,
                      const DeviceFacts& facts) {
-  if (const RecurrenceCandidate* const of = plan.recurrence) {
+  if (const Candidate* const of = plan.recurrence) {
     const int rows =
-        plan.grid ? plan.grid->rows_of_team() : rows_of_group(of->tile, sizes.batch, facts);
-    return describe(of->name, of->tile.cluster, rows, of->tile.x_inside);
+        plan.grid ? plan.grid->rows_of_team() : rows_of_group(of->recurrence, sizes.batch, facts);
+    return describe(of->name, of->recurrence.cluster, rows, of->recurrence.x_inside);
   }
   if (plan.one_step.choice.candidate != nullptr) {
     return describe(plan.one_step.choice, sizes.batch, /*x_inside=*/true);

@@ -59,11 +59,11 @@ void run(const RecurrentGradients& gradients,
   const DeviceFacts& facts = device.facts();
   const SequenceShape shape = shape_of(arguments, sizes);
   const SequencePlan plan = plan_sequence(facts, shape);
-  CommonShape products = shape;
+  Shape products = shape;
   products.batch = rows;
   const bool small_products = cell.adds && are_small_gradient_products(products);
   if (is_one_step(arguments, gradients) && !forces_recurrence(plan)) {
-    const BackwardChoice choice = plan_one_step_backward(shape.arithmetic, arguments, facts);
+    const Choice choice = plan_one_step_backward(shape.arithmetic, arguments, facts);
     // A recurrence and small products are two launches.
     if (choice.candidate->group == Group::kFewRows || plan.recurrence == nullptr ||
         !small_products) {

@@ -32,7 +32,7 @@ void run_steps(const StepsPlan& plan,
 
 /// Computes d_gates of all steps, a (steps * batch, gates) matrix whose rows TMA can describe, and
 /// those of d_h0 and d_c0 that are wanted, by the kernel of a choice.
-void run_steps_backward(const SequenceGradientChoice& choice,
+void run_steps_backward(const Choice& choice,
                         std::optional<Arithmetic> arithmetic,
                         const at::Tensor& d_gates,
                         const RecurrentGradients& gradients,

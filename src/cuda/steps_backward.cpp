@@ -28,7 +28,7 @@ template <typename Cell, typename scalar_t>
 cudaError_t launch_with_product(const SequenceGradientsParams<scalar_t>& params,
                                 const Matrix& weights_h,
                                 Arithmetic arithmetic,
-                                const SequenceGradientChoice& plan,
+                                const Choice& plan,
                                 cudaStream_t stream) {
   const TileShape& tile = plan.candidate->tile;
   const int ranks = plan.estimate.ranks;
@@ -56,7 +56,7 @@ class StepsBackward {
   static constexpr auto kAccumulated = c10::CppTypeToScalarType<acc_t>::value;
 
  public:
-  StepsBackward(const SequenceGradientChoice& choice,
+  StepsBackward(const Choice& choice,
                 std::optional<Arithmetic> arithmetic,
                 const Tensor& d_gates,
                 const RecurrentBackwardArguments& arguments,
@@ -185,7 +185,7 @@ class StepsBackward {
     params_.follows_a_product = has_product;
   }
 
-  const SequenceGradientChoice& choice_;
+  const Choice& choice_;
   const std::optional<Arithmetic> arithmetic_;
   const Tensor& d_gates_;
   const RecurrentBackwardArguments& arguments_;
@@ -201,7 +201,7 @@ class StepsBackward {
 
 }  // namespace
 
-void run_steps_backward(const SequenceGradientChoice& choice,
+void run_steps_backward(const Choice& choice,
                         std::optional<Arithmetic> arithmetic,
                         const Tensor& d_gates,
                         const RecurrentGradients& gradients,

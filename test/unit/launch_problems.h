@@ -106,19 +106,19 @@ inline BackwardProblem random_products_of_lstm(Random& random, bool vectors, int
 }
 
 /// For a random_problem() with or without `vectors`.
-inline BackwardShape shape_of(Arithmetic arithmetic, const BackwardProblem& p, bool vectors) {
-  return {{.arithmetic = arithmetic,
-           .batch = p.batch,
-           .input_features = p.input_features,
-           .state_size = p.state_size},
-          vectors};
+inline Shape shape_of(Arithmetic arithmetic, const BackwardProblem& p, bool vectors) {
+  return {.work = Work::kBackward,
+          .arithmetic = arithmetic,
+          .batch = p.batch,
+          .input_features = p.input_features,
+          .state_size = p.state_size,
+          .vector_rows = vectors};
 }
 
 /// The hopper candidates that support this shape.
-template <typename Shape>
-std::vector<Candidate<Shape>> hopper_candidates(const Shape& shape) {
-  std::vector<Candidate<Shape>> hopper;
-  for (const Candidate<Shape>& candidate : candidates<Shape>()) {
+inline std::vector<Candidate> hopper_candidates(const Shape& shape) {
+  std::vector<Candidate> hopper;
+  for (const Candidate& candidate : candidates(shape.work)) {
     if (candidate.group == Group::kHopper && supports(candidate, shape, test::kH200)) {
       hopper.push_back(candidate);
     }
@@ -196,15 +196,15 @@ inline void pack(ForwardProblem& p, const ForwardPlan& plan) {
 }
 
 /// For a step whose matrices are packed already.
-inline ForwardShape shape_of(Arithmetic arithmetic,
-                             const StepProblem& step,
-                             CellType cell = CellType::kLltm) {
-  return {{.cell = cell,
-           .arithmetic = arithmetic,
-           .batch = step.batch,
-           .input_features = step.input_features,
-           .state_size = step.state_size},
-          /*is_step=*/true};
+inline Shape shape_of(Arithmetic arithmetic,
+                      const StepProblem& step,
+                      CellType cell = CellType::kLltm) {
+  return {.work = Work::kStep,
+          .cell = cell,
+          .arithmetic = arithmetic,
+          .batch = step.batch,
+          .input_features = step.input_features,
+          .state_size = step.state_size};
 }
 
 }  // namespace lltm::cuda

@@ -22,26 +22,27 @@ constexpr DeviceFacts kDevices[] = {
     kH200, test::kEighthOfAnH200, test::kSliceOfSmallClusters, test::kA100};
 
 /// For contiguous matrices.
-BackwardShape shape_of(std::optional<Arithmetic> arithmetic,
-                       int64_t batch,
-                       int64_t input_features,
-                       int64_t state_size) {
+Shape shape_of(std::optional<Arithmetic> arithmetic,
+               int64_t batch,
+               int64_t input_features,
+               int64_t state_size) {
   const int size = arithmetic ? element_size(*arithmetic) : 8;
-  return {{.arithmetic = arithmetic,
-           .batch = batch,
-           .input_features = input_features,
-           .state_size = state_size},
-          /*vector_rows=*/Matrix{nullptr, input_features}.starts_at_vectors(size) &&
-              Matrix{nullptr, state_size}.starts_at_vectors(size)};
+  return {.work = Work::kBackward,
+          .arithmetic = arithmetic,
+          .batch = batch,
+          .input_features = input_features,
+          .state_size = state_size,
+          .vector_rows = Matrix{nullptr, input_features}.starts_at_vectors(size) &&
+                         Matrix{nullptr, state_size}.starts_at_vectors(size)};
 }
 
 /// Log-uniform sizes: two in five are arbitrary, the others multiples of eight.
-std::vector<BackwardShape> random_shapes(int count) {
+std::vector<Shape> random_shapes(int count) {
   std::mt19937_64 random(1);
   const auto size = [&](double least, double most) {
     return test::log_uniform(random, least, most);
   };
-  std::vector<BackwardShape> shapes;
+  std::vector<Shape> shapes;
   for (int i = 0; i < count; ++i) {
     int64_t batch = size(1, i % 4 == 0 ? 70000 : 4096), input = size(1, 2048);
     int64_t state = size(1, 2048);
@@ -58,14 +59,14 @@ std::vector<BackwardShape> random_shapes(int count) {
   return shapes;
 }
 
-std::string_view chosen(const BackwardShape& shape) {
+std::string_view chosen(const Shape& shape) {
   return choose(shape, kH200).candidate->name;
 }
 
 TEST(BackwardChoice, HasTheLeastEstimateOfWhatIsSupported) {
-  for (const BackwardShape& shape : random_shapes(400)) {
+  for (const Shape& shape : random_shapes(400)) {
     const auto choice = choose(shape, kH200);
-    for (const BackwardCandidate& other : candidates<BackwardShape>()) {
+    for (const Candidate& other : candidates(Work::kBackward)) {
       if (const auto estimate = estimate_if_supported(other, shape, kH200)) {
         EXPECT_LE(choice.estimate.us, estimate->us) << choice.candidate->name << " " << other.name;
       }
@@ -85,8 +86,8 @@ TEST(BackwardChoice, IsOfTheGroupThatSuitsTheSizes) {
 TEST(BackwardChoice, IsSupportedOnEveryDevice) {
   std::set<std::string_view> seen;
   for (const DeviceFacts& device : kDevices) {
-    for (const BackwardShape& shape : random_shapes(400)) {
-      const auto [candidate, estimate] = choose(shape, device);
+    for (const Shape& shape : random_shapes(400)) {
+      const auto [candidate, estimate, is_selected] = choose(shape, device);
       ASSERT_TRUE(supports(*candidate, shape, device)) << candidate->name;
       seen.insert(candidate->name);
       const int ranks = estimate.plan.ranks;
@@ -94,22 +95,22 @@ TEST(BackwardChoice, IsSupportedOnEveryDevice) {
       ASSERT_GT(device.resident_in_clusters_of(ranks), 0) << candidate->name << " " << ranks;
     }
   }
-  EXPECT_EQ(seen.size(), candidates<BackwardShape>().size());
+  EXPECT_EQ(seen.size(), candidates(Work::kBackward).size());
 }
 
 TEST(BackwardChoice, LeavesNoMoreRowsToTheLibraryThanItCounts) {
   for (const Arithmetic arithmetic : kArithmetics) {
-    const BackwardShape shape = shape_of(arithmetic, int64_t{1} << 31, 1, 1);
+    const Shape shape = shape_of(arithmetic, int64_t{1} << 31, 1, 1);
     EXPECT_EQ(choose(shape, kH200).candidate->group, Group::kTiles);
   }
 }
 
 TEST(BackwardChoice, TakesACandidateByItsName) {
   std::set<std::string_view> names;
-  for (const BackwardCandidate& candidate : candidates<BackwardShape>()) {
+  for (const Candidate& candidate : candidates(Work::kBackward)) {
     EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
-    for (const BackwardShape& shape : random_shapes(100)) {
-      const BackwardCandidate& found = *choose(shape, kH200, {.name = candidate.name}).candidate;
+    for (const Shape& shape : random_shapes(100)) {
+      const Candidate& found = *choose(shape, kH200, {.name = candidate.name}).candidate;
       if (supports(candidate, shape, kH200)) {
         EXPECT_EQ(found.name, candidate.name);
       } else {
@@ -120,10 +121,10 @@ TEST(BackwardChoice, TakesACandidateByItsName) {
 }
 
 TEST(BackwardChoice, TakesAGroupWhereItCan) {
-  for (const BackwardShape& shape : random_shapes(100)) {
+  for (const Shape& shape : random_shapes(100)) {
     for (const Group group : {Group::kFewRows, Group::kHopper, Group::kTiles, Group::kLibrary}) {
       bool can = false;
-      for (const BackwardCandidate& candidate : candidates<BackwardShape>()) {
+      for (const Candidate& candidate : candidates(Work::kBackward)) {
         can |= candidate.group == group && supports(candidate, shape, kH200);
       }
       EXPECT_EQ(choose(shape, kH200, {.group = group}).candidate->group,
@@ -138,7 +139,7 @@ std::string_view chosen_for_sequence(Arithmetic arithmetic,
                                      int64_t input_features,
                                      int64_t state_size,
                                      CellType cell = CellType::kLltm) {
-  BackwardShape shape = shape_of(arithmetic, rows, input_features, state_size);
+  Shape shape = shape_of(arithmetic, rows, input_features, state_size);
   shape.cell = cell;
   shape.forms_d_old_h = false;
   return chosen(shape);
@@ -177,7 +178,7 @@ TEST(BackwardChoice, IsThatOfWgmmaForTheStepsOfASequence) {
 // d_weights has too few tiles for the multiprocessors, and only there.
 TEST(BackwardChoice, CutsALongBatchWhereTilesAreFew) {
   const auto parts = [](int64_t rows, int64_t size) {
-    BackwardShape shape = shape_of(Arithmetic::kFloat32, rows, size, size);
+    Shape shape = shape_of(Arithmetic::kFloat32, rows, size, size);
     shape.forms_d_old_h = false;
     return choose(shape, kH200).estimate.plan.weight_parts;
   };
@@ -187,7 +188,7 @@ TEST(BackwardChoice, CutsALongBatchWhereTilesAreFew) {
 }
 
 TEST(BackwardChoice, LeavesFloat64ToTheLibrary) {
-  const BackwardShape shape = shape_of(std::nullopt, 64, 512, 512);
+  const Shape shape = shape_of(std::nullopt, 64, 512, 512);
   for (const auto group : {std::optional<Group>(), std::optional(Group::kTiles)}) {
     EXPECT_EQ(choose(shape, kH200, {.group = group}).candidate->group, Group::kLibrary);
   }
@@ -195,7 +196,7 @@ TEST(BackwardChoice, LeavesFloat64ToTheLibrary) {
 
 /// Checks all units of all clusters and ranks, for a problem in which the bits of `wanted` select
 /// d_old_h, d_input and d_weights.
-void expect_each_product_once(const BackwardShape& shape, const GradientPlan& plan, int wanted) {
+void expect_each_product_once(const Shape& shape, const GradientPlan& plan, int wanted) {
   SCOPED_TRACE(std::to_string(shape.batch) + " " + std::to_string(shape.input_features) + " " +
                std::to_string(shape.state_size) + " wanted " + std::to_string(wanted));
   const WantedGradients of{.batch = shape.batch,
@@ -278,7 +279,7 @@ TEST(GradientPlan, SharesNoKOfFarMoreTilesThanAreResident) {
   for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
     for (const int64_t batch : {64, 128}) {
       for (const int64_t input_features : {1024, 2048}) {
-        const BackwardShape shape = shape_of(arithmetic, batch, input_features, 2048);
+        const Shape shape = shape_of(arithmetic, batch, input_features, 2048);
         const GradientPlan plan = choose_gradient_plan(shape, kH200).plan;
         EXPECT_EQ(plan.weight_columns, 256) << batch << ", " << input_features;
       }
@@ -294,7 +295,7 @@ TEST(GradientPlan, AddsNoPartsOfHugeWeights) {
   DeviceFacts device = kH200;
   device.costs = &costs;
   for (const int64_t batch : {4096, 8192}) {
-    const BackwardShape shape = shape_of(Arithmetic::kBFloat16, batch, 32000, 40000);
+    const Shape shape = shape_of(Arithmetic::kBFloat16, batch, 32000, 40000);
     const GradientPlan plan = choose_gradient_plan(shape, device).plan;
     EXPECT_EQ(plan.weight_parts, 1) << batch;
   }
@@ -314,7 +315,7 @@ TEST(GradientPlan, SharesKOfFewTilesOverALongBatchAlone) {
 
 TEST(GradientSchedule, HasEachChunkOfEachTileOnce) {
   for (const DeviceFacts& device : kDevices) {
-    for (const BackwardShape& shape : random_shapes(40)) {
+    for (const Shape& shape : random_shapes(40)) {
       if (shape.arithmetic == Arithmetic::kFloat32) {
         continue;
       }
@@ -387,7 +388,7 @@ ComputedChunks expected_chunks(const WantedGradients& of, int tile_rows) {
 
 TEST(Float32GradientSchedule, HasEachChunkOfEachTileOnce) {
   std::mt19937_64 random(2);
-  for (const BackwardShape& shape : random_shapes(60)) {
+  for (const Shape& shape : random_shapes(60)) {
     if (shape.arithmetic != Arithmetic::kFloat32) {
       continue;
     }
@@ -425,8 +426,8 @@ TEST(Float32GradientSchedule, HasEachChunkOfEachTileOnce) {
 // long again.
 TEST(Float32GradientSchedule, IsResidentAtOnce) {
   for (const DeviceFacts& device : kDevices) {
-    for (const BackwardShape& shape : random_shapes(200)) {
-      const BackwardChoice choice = choose(shape, device, {.name = "backward_wgmma_float32"});
+    for (const Shape& shape : random_shapes(200)) {
+      const Choice choice = choose(shape, device, {.name = "backward_wgmma_float32"});
       const bool by_wgmma = choice.candidate->group == Group::kHopper;
       ASSERT_EQ(by_wgmma, device.wgmma && shape.arithmetic == Arithmetic::kFloat32);
       if (by_wgmma) {

@@ -3,7 +3,6 @@
 #include "cuda/plan/backward.h"
 #include "cuda/plan/candidates.h"
 #include "cuda/plan/recurrence.h"
-#include "cuda/plan/sequence_gradients.h"
 #include "device_facts.h"
 
 #include <gtest/gtest.h>
@@ -32,8 +31,8 @@ std::vector<std::string> paths() {
 TEST(Selection, TakesWhatIsListed) {
   const std::vector<std::string> all = paths();
   EXPECT_EQ(all.size(),
-            9 + candidates<ForwardShape>().size() + candidates<BackwardShape>().size() +
-                candidates<SequenceGradientShape>().size() + candidates<RecurrenceShape>().size());
+            9 + candidates(Work::kForward).size() + candidates(Work::kBackward).size() +
+                candidates(Work::kStepBackward).size() + candidates(Work::kSequence).size());
   for (const std::string& path : all) {
     const auto selection = parse_selection(path);
     ASSERT_TRUE(selection.has_value()) << path;
@@ -69,20 +68,20 @@ TEST(Selection, TakesRanksFromOneToEight) {
   }
 }
 
-ForwardShape half_shape(int64_t batch, int64_t input_features, int64_t state_size) {
-  return {{.arithmetic = Arithmetic::kBFloat16,
-           .batch = batch,
-           .input_features = input_features,
-           .state_size = state_size}};
+Shape half_shape(int64_t batch, int64_t input_features, int64_t state_size) {
+  return {.arithmetic = Arithmetic::kBFloat16,
+          .batch = batch,
+          .input_features = input_features,
+          .state_size = state_size};
 }
 
 TEST(Ranks, AreTakenOrAnotherCandidateIs) {
   for (const DeviceFacts& device : {kH200, kEighthOfAnH200, kA100}) {
     for (const bool is_step : {false, true}) {
       for (const int64_t size : {64, 128, 512, 2048}) {
-        ForwardShape shape = half_shape(64, size, size);
-        shape.is_step = is_step;
-        for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
+        Shape shape = half_shape(64, size, size);
+        shape.work = is_step ? Work::kStep : Work::kForward;
+        for (const Candidate& candidate : candidates(Work::kForward)) {
           double least = std::numeric_limits<double>::infinity();
           for (int ranks = 1; ranks <= kLargestCluster; ++ranks) {
             const auto choice = choose(shape, device, {.name = candidate.name, .ranks = ranks});
@@ -106,23 +105,26 @@ TEST(Ranks, AreTakenOrAnotherCandidateIs) {
 }
 
 TEST(Ranks, AreNotForCandidatesWithoutThem) {
-  const ForwardShape shape = half_shape(4, 512, 512);
+  const Shape shape = half_shape(4, 512, 512);
   const auto forward = [&](std::string_view name, int ranks) {
     return choose(shape, kH200, {.name = name, .ranks = ranks}).candidate->name;
   };
   EXPECT_EQ(forward("forward_wgmma_64x8", 8), "forward_tiles_16x8") << "16 chunks are too few";
   EXPECT_EQ(forward("forward_wgmma_128x32_pairs", 2), "forward_tiles_16x8") << "ranks are pairs";
   EXPECT_EQ(forward("forward_library", 1), "forward_tiles_16x8");
-  const BackwardShape backward{
-      {.arithmetic = Arithmetic::kBFloat16, .batch = 64, .input_features = 512, .state_size = 512}};
-  for (const BackwardCandidate& candidate : candidates<BackwardShape>()) {
+  const Shape backward{.work = Work::kBackward,
+                       .arithmetic = Arithmetic::kBFloat16,
+                       .batch = 64,
+                       .input_features = 512,
+                       .state_size = 512};
+  for (const Candidate& candidate : candidates(Work::kBackward)) {
     EXPECT_EQ(choose(backward, kH200, {.name = candidate.name, .ranks = 2}).candidate->name,
               "backward_tiles");
   }
 }
 
 TEST(Ranks, OfAnotherDirectionChangeNothing) {
-  const ForwardShape shape = half_shape(64, 512, 512);
+  const Shape shape = half_shape(64, 512, 512);
   const auto by_default = choose(shape, kH200);
   for (const char* const name : {"backward_tiles", "sequence_backward_tiles_32x32"}) {
     const auto choice = choose(shape, kH200, {.name = name, .ranks = 2});
@@ -178,13 +180,13 @@ std::vector<ContiguousProblem> many_problems(int64_t ranks = 0) {
 }
 
 /// The least estimate of what may be chosen without being selected.
-template <typename Shape>
-std::vector<double> least(bool of_steps,
+std::vector<double> least(Work work,
+                          bool of_steps,
                           const DeviceFacts& device,
                           const std::vector<ContiguousProblem>& problems,
                           bool of_lstm = false) {
   std::vector<double> us(problems.size(), std::numeric_limits<double>::infinity());
-  for (const auto& candidate : candidates<Shape>()) {
+  for (const Candidate& candidate : candidates(work)) {
     const auto found = estimates_of(candidate.name, of_steps, device, problems, of_lstm);
     for (size_t i = 0; i < found.size(); ++i) {
       if (!std::isnan(found[i].us) && found[i].by_default) {
@@ -200,8 +202,8 @@ constexpr DeviceFacts kDevices[] = {kH200, kEighthOfAnH200, kA100};
 TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
   const auto problems = many_problems();
   for (const DeviceFacts& device : kDevices) {
-    const auto found = least<ForwardShape>(false, device, problems);
-    const auto of_lstm = least<ForwardShape>(false, device, problems, /*of_lstm=*/true);
+    const auto found = least(Work::kForward, false, device, problems);
+    const auto of_lstm = least(Work::kForward, false, device, problems, /*of_lstm=*/true);
     for (size_t i = 0; i < problems.size(); ++i) {
       const auto& [arithmetic, batch, input, state, ranks] = problems[i];
       ForwardProblem problem{};
@@ -213,7 +215,7 @@ TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
       problem.weights = {reinterpret_cast<const void*>(4096), input + state};
       problem.weights_input = problem.weights.from(state, element_size(in));
       problem.old_h.stride = state;
-      const ForwardShape shape = forward_shape(in, problem, /*is_step=*/false);
+      const Shape shape = forward_shape(in, problem, /*is_step=*/false);
       ASSERT_EQ(found[i], choose(shape, device).estimate.us);
       problem.weights = {nullptr, state};
       problem.weights_input = {nullptr, input};
@@ -227,16 +229,17 @@ TEST(ContiguousEstimates, AreThoseOfTheForwardsPlan) {
 TEST(ContiguousEstimates, AreThoseOfTheBackwardsPlans) {
   const auto problems = many_problems();
   for (const DeviceFacts& device : kDevices) {
-    const auto found = least<BackwardShape>(false, device, problems);
+    const auto found = least(Work::kBackward, false, device, problems);
     for (size_t i = 0; i < problems.size(); ++i) {
       const auto& [arithmetic, batch, input, state, ranks] = problems[i];
       const int size = element_size(static_cast<Arithmetic>(arithmetic));
-      const BackwardShape shape{{.arithmetic = static_cast<Arithmetic>(arithmetic),
-                                 .batch = batch,
-                                 .input_features = input,
-                                 .state_size = state},
-                                /*vector_rows=*/Matrix{nullptr, input}.starts_at_vectors(size) &&
-                                    Matrix{nullptr, state}.starts_at_vectors(size)};
+      const Shape shape{.work = Work::kBackward,
+                        .arithmetic = static_cast<Arithmetic>(arithmetic),
+                        .batch = batch,
+                        .input_features = input,
+                        .state_size = state,
+                        .vector_rows = Matrix{nullptr, input}.starts_at_vectors(size) &&
+                                       Matrix{nullptr, state}.starts_at_vectors(size)};
       ASSERT_EQ(found[i], choose(shape, device).estimate.us);
     }
   }
@@ -245,7 +248,7 @@ TEST(ContiguousEstimates, AreThoseOfTheBackwardsPlans) {
 TEST(ContiguousEstimates, OfStepsAreLaidOutLikeTheCopiesOfASequence) {
   // Rows that start anywhere are copied, and nothing is packed.
   const ContiguousProblem anywhere{3, 64, 500, 300, 0}, aligned{3, 64, 504, 304, 0};
-  for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
+  for (const Candidate& candidate : candidates(Work::kForward)) {
     if (candidate.group == Group::kHopper && !candidate.float32 &&
         candidate.cell != CellType::kGru) {
       const bool of_lstm = candidate.cell == CellType::kLstm;

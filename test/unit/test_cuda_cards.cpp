@@ -10,7 +10,6 @@
 #include "cuda/plan/grid.h"
 #include "cuda/plan/input_product.h"
 #include "cuda/plan/recurrence.h"
-#include "cuda/plan/sequence_gradients.h"
 #include "fake_cuda.h"
 #include "launch_problems.h"
 
@@ -125,9 +124,8 @@ class Cards : public testing::TestWithParam<Card> {
   CellType random_cell_of_all() { return static_cast<CellType>(random_.below(kCellTypes)); }
 
   /// Half of the time what is chosen, else a candidate by its name.
-  template <typename Shape>
-  Selection random_selection() {
-    const auto all = candidates<Shape>();
+  Selection random_selection(Work work) {
+    const auto all = candidates(work);
     const auto& of = all[static_cast<size_t>(random_.below(static_cast<int64_t>(all.size())))];
     if (random_.below(2) == 0) {
       return {};
@@ -136,7 +134,7 @@ class Cards : public testing::TestWithParam<Card> {
   }
 
   void run_recurrence();
-  void run_across_grid(const RecurrenceShape& shape);
+  void run_across_grid(const Shape& shape);
   void run_input_product();
   void run_forward();
   void run_step_backward();
@@ -153,17 +151,18 @@ class Cards : public testing::TestWithParam<Card> {
 };
 
 void Cards::run_recurrence() {
-  RecurrenceShape shape{{.cell = random_cell_of_all(),
-                         .arithmetic = random_arithmetic(),
-                         .steps = random_.log_uniform(1, 1e6),
-                         .batch = random_.log_uniform(1, 1e5),
-                         .input_features = random_.log_uniform(1, 300),
-                         .state_size = random_.log_uniform(1, 600)},
-                        /*backward=*/random_.below(2) == 0};
+  Shape shape{.work = Work::kSequence,
+              .cell = random_cell_of_all(),
+              .arithmetic = random_arithmetic(),
+              .steps = random_.log_uniform(1, 1e6),
+              .batch = random_.log_uniform(1, 1e5),
+              .input_features = random_.log_uniform(1, 300),
+              .state_size = random_.log_uniform(1, 600),
+              .backward = random_.below(2) == 0};
   shape.in_pairs = shape.state_size % 2 == 0;
   shape.input_in_pairs = shape.input_features % 2 == 0;
-  const RecurrenceCandidate* const of = choose_recurrence(
-      shape, facts_, random_selection<RecurrenceShape>(), std::numeric_limits<double>::infinity());
+  const Candidate* const of = choose_recurrence(
+      shape, facts_, random_selection(Work::kSequence), std::numeric_limits<double>::infinity());
   if (of == nullptr) {
     return;
   }
@@ -171,7 +170,7 @@ void Cards::run_recurrence() {
     run_across_grid(shape);
     return;
   }
-  const int group_rows = rows_of_group(of->tile, shape.batch, facts_);
+  const int group_rows = rows_of_group(of->recurrence, shape.batch, facts_);
   const auto launch = [&]<typename scalar_t, template <typename> typename Problem>() {
     Problem<scalar_t> problem{};
     problem.steps = shape.steps;
@@ -179,16 +178,16 @@ void Cards::run_recurrence() {
     problem.group_rows = group_rows;
     problem.state_size = shape.state_size;
     if constexpr (std::is_same_v<Problem<scalar_t>, RecurrenceForward<scalar_t>>) {
-      problem.input_features = of->tile.x_inside ? shape.input_features : 0;
-      problem.follows_input_product = !of->tile.x_inside;
+      problem.input_features = of->recurrence.x_inside ? shape.input_features : 0;
+      problem.follows_input_product = !of->recurrence.x_inside;
       problem.least_shared_bytes =
-          of->tile.x_inside ? 0 : static_cast<int>(random_.below(kSpreadBytes + 1));
+          of->recurrence.x_inside ? 0 : static_cast<int>(random_.below(kSpreadBytes + 1));
     }
     return with_cell(shape.cell, [&]<typename Cell>() {
       if constexpr (std::is_same_v<scalar_t, float>) {
-        return launch_recurrence_fma<Cell>(problem, of->tile, nullptr);
+        return launch_recurrence_fma<Cell>(problem, of->recurrence, nullptr);
       } else {
-        return launch_recurrence_mma<Cell>(problem, of->tile, nullptr);
+        return launch_recurrence_mma<Cell>(problem, of->recurrence, nullptr);
       }
     });
   };
@@ -201,7 +200,7 @@ void Cards::run_recurrence() {
   });
 }
 
-void Cards::run_across_grid(const RecurrenceShape& shape) {
+void Cards::run_across_grid(const Shape& shape) {
   const Arithmetic arithmetic = *shape.arithmetic;
   const std::optional<GridPlan> plan = plan_grid(shape, facts_);
   ASSERT_TRUE(plan.has_value());
@@ -241,11 +240,11 @@ void Cards::run_across_grid(const RecurrenceShape& shape) {
 }
 
 void Cards::run_input_product() {
-  const CommonShape shape{.arithmetic = random_arithmetic(),
-                          .batch = random_.log_uniform(1, 1e6),
-                          .input_features = random_.log_uniform(1, 2500),
-                          .state_size = random_.log_uniform(1, 1000),
-                          .columns = 4 * random_.log_uniform(1, 1000)};
+  const Shape shape{.arithmetic = random_arithmetic(),
+                    .batch = random_.log_uniform(1, 1e6),
+                    .input_features = random_.log_uniform(1, 2500),
+                    .state_size = random_.log_uniform(1, 1000),
+                    .columns = 4 * random_.log_uniform(1, 1000)};
   const InputProductPlan plan = plan_input_product(shape, facts_);
   if (plan.kernel == InputProductKernel::kSmall) {
     expect_fits("input_product", [&] {
@@ -288,12 +287,12 @@ void Cards::run_forward() {
     one_step.weights_input = one_step.weights.from(one_step.state_size, size);
   }
   step.batch = one_step.batch = random_.below(3) == 0 ? random_.log_uniform(1, 16) : step.batch;
-  const ForwardShape shape =
+  const Shape shape =
       forward_shape(arithmetic,
                     is_step ? static_cast<ForwardProblem&>(step) : layout_of(one_step),
                     is_step,
                     cell);
-  const ForwardPlan plan = choose_forward(shape, facts_, random_selection<ForwardShape>());
+  const ForwardPlan plan = choose_forward(shape, facts_, random_selection(Work::kForward));
   if (plan.by_library()) {
     return;
   }
@@ -311,13 +310,14 @@ void Cards::run_step_backward() {
   const Arithmetic arithmetic = random_arithmetic();
   const CellType cell = random_cell();
   const int64_t state_size = random_.log_uniform(1, 5000), steps = random_.log_uniform(1, 1000);
-  const SequenceGradientShape shape{{.cell = cell,
-                                     .arithmetic = arithmetic,
-                                     .steps = steps,
-                                     .batch = random_.log_uniform(1, 1e5),
-                                     .state_size = state_size}};
-  const auto [candidate, estimate] =
-      choose(shape, facts_, random_selection<SequenceGradientShape>());
+  const Shape shape{.work = Work::kStepBackward,
+                    .cell = cell,
+                    .arithmetic = arithmetic,
+                    .steps = steps,
+                    .batch = random_.log_uniform(1, 1e5),
+                    .state_size = state_size};
+  const auto [candidate, estimate, is_selected] =
+      choose(shape, facts_, random_selection(Work::kStepBackward));
   if (candidate->group == Group::kLibrary) {
     return;
   }
@@ -349,11 +349,12 @@ void Cards::run_backward() {
   const Arithmetic arithmetic = random_arithmetic();
   BackwardProblem p = random_problem(random_, element_size(arithmetic), /*vectors=*/true, 7);
   p.batch = random_.below(3) == 0 ? random_.log_uniform(1, 16) : p.batch;
-  BackwardShape shape = shape_of(arithmetic, p, /*vectors=*/true);
+  Shape shape = shape_of(arithmetic, p, /*vectors=*/true);
   shape.cell = random_cell_of_all();
   p.gates = shape.gates();
   p.d_gates_stride = packed_stride(p.gates, element_size(arithmetic));
-  const auto [candidate, estimate] = choose(shape, facts_, random_selection<BackwardShape>());
+  const auto [candidate, estimate, is_selected] =
+      choose(shape, facts_, random_selection(Work::kBackward));
   const Group group = candidate->group;
   const GradientPlan plan = estimate.plan;
   expect_fits(std::string(candidate->name), [&] {
@@ -385,10 +386,10 @@ void Cards::run_backward() {
 void Cards::run_gradient_products() {
   const int64_t rows = random_.log_uniform(1, 1e5), state_size = random_.log_uniform(1, 300),
                 input_features = random_.log_uniform(1, 300);
-  const CommonShape shape{.cell = CellType::kLstm,
-                          .batch = rows,
-                          .input_features = input_features,
-                          .state_size = state_size};
+  const Shape shape{.cell = CellType::kLstm,
+                    .batch = rows,
+                    .input_features = input_features,
+                    .state_size = state_size};
   if (!are_small_gradient_products(shape)) {
     return;
   }

@@ -56,16 +56,16 @@ void expect_failed_launches_leave_nothing() {
   Random random;
   const BackwardProblem p =
       random_problem(random, element_size(kArithmetic), /*vectors=*/true, /*wanted=*/7);
-  const BackwardShape shape = shape_of(kArithmetic, p, /*vectors=*/true);
+  const Shape shape = shape_of(kArithmetic, p, /*vectors=*/true);
   int candidates = 0;
-  for (const BackwardCandidate& candidate : hopper_candidates(shape)) {
+  for (const Candidate& candidate : hopper_candidates(shape)) {
     SCOPED_TRACE(candidate.name);
     expect_failures_leave_nothing(
         [&] { return launch<kArithmetic>(p, estimate(candidate, shape, kH200).plan); });
     ++candidates;
   }
   const StepProblem step = random_step(random, element_size(kArithmetic));
-  for (const ForwardCandidate& candidate : hopper_candidates(shape_of(kArithmetic, step))) {
+  for (const Candidate& candidate : hopper_candidates(shape_of(kArithmetic, step))) {
     SCOPED_TRACE(candidate.name);
     expect_failures_leave_nothing([&] {
       return launch_forward_wgmma<kArithmetic, cell::Lltm>(

@@ -20,14 +20,11 @@ using test::kArithmetics;
 using test::kH200;
 
 /// For contiguous matrices.
-ForwardShape shape_of(Arithmetic arithmetic,
-                      int64_t batch,
-                      int64_t input_features,
-                      int64_t state_size) {
-  ForwardShape shape{{.arithmetic = arithmetic,
-                      .batch = batch,
-                      .input_features = input_features,
-                      .state_size = state_size}};
+Shape shape_of(Arithmetic arithmetic, int64_t batch, int64_t input_features, int64_t state_size) {
+  Shape shape{.arithmetic = arithmetic,
+              .batch = batch,
+              .input_features = input_features,
+              .state_size = state_size};
   const int size = element_size(arithmetic);
   shape.weights_in_lines = shape.width() * size % 16 != 0 || shape.width() * size % 128 == 0;
   for (const auto& [rows, columns] : {std::pair{batch, input_features},
@@ -41,8 +38,8 @@ ForwardShape shape_of(Arithmetic arithmetic,
   return shape;
 }
 
-std::vector<ForwardShape> many_shapes() {
-  std::vector<ForwardShape> shapes;
+std::vector<Shape> many_shapes() {
+  std::vector<Shape> shapes;
   for (const Arithmetic arithmetic : kArithmetics) {
     for (const int64_t batch : {1, 7, 16, 64, 130, 1000, 70000}) {
       for (const int64_t input : {0, 1, 32, 500, 2048}) {
@@ -73,9 +70,9 @@ TEST(ForwardShapeOfAnLstm, HasMatricesOfItsOwn) {
 }
 
 /// The candidates for a shape.
-std::set<std::string_view> names_for(const ForwardShape& shape) {
+std::set<std::string_view> names_for(const Shape& shape) {
   std::set<std::string_view> names;
-  for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
+  for (const Candidate& candidate : candidates(Work::kForward)) {
     if (supports(candidate, shape, kH200)) {
       names.insert(candidate.name);
     }
@@ -87,7 +84,7 @@ std::set<std::string_view> names_for(const ForwardShape& shape) {
 TEST(ModelOfAGru, HasKernelsOfItsOwnThatMultiplyX) {
   using Names = std::set<std::string_view>;
   for (const Arithmetic arithmetic : kArithmetics) {
-    ForwardShape shape = shape_of(arithmetic, 64, 512, 512);
+    Shape shape = shape_of(arithmetic, 64, 512, 512);
     shape.cell = CellType::kGru;
     const Names own = arithmetic == Arithmetic::kFloat32 ? Names({"gru_wgmma_float32_64x8",
                                                                   "gru_wgmma_float32_64x32",
@@ -99,7 +96,7 @@ TEST(ModelOfAGru, HasKernelsOfItsOwnThatMultiplyX) {
                                                                   "gru_wgmma_128x32_pairs",
                                                                   "forward_library"});
     EXPECT_EQ(names_for(shape), own);
-    shape.is_step = true;
+    shape.work = Work::kStep;
     EXPECT_EQ(names_for(shape), own);
     shape.input_features = 0;
     const Names of_steps = names_for(shape);
@@ -118,7 +115,7 @@ TEST(ModelOfAGru, LeavesNoSingleStepOfThisSizeToTheLibrary) {
   for (const Arithmetic arithmetic : kArithmetics) {
     for (const auto& [batch, input_features, state_size] :
          {std::tuple{1, 128, 512}, {4, 300, 256}, {64, 256, 256}, {256, 512, 512}}) {
-      ForwardShape shape = shape_of(arithmetic, batch, input_features, state_size);
+      Shape shape = shape_of(arithmetic, batch, input_features, state_size);
       shape.cell = CellType::kGru;
       EXPECT_NE(choose(shape, kH200).candidate->group, Group::kLibrary)
           << batch << " " << input_features << " " << state_size;
@@ -127,9 +124,9 @@ TEST(ModelOfAGru, LeavesNoSingleStepOfThisSizeToTheLibrary) {
 }
 
 TEST(ModelChoice, HasTheLeastEstimateOfWhatIsSupported) {
-  for (const ForwardShape& shape : many_shapes()) {
+  for (const Shape& shape : many_shapes()) {
     const auto choice = choose(shape, kH200);
-    for (const ForwardCandidate& other : candidates<ForwardShape>()) {
+    for (const Candidate& other : candidates(Work::kForward)) {
       if (const auto estimate = estimate_if_supported(other, shape, kH200, /*ranks=*/0);
           estimate && is_exact(other, shape)) {
         EXPECT_LE(choice.estimate.us, estimate->us) << choice.candidate->name << " " << other.name;
@@ -164,8 +161,8 @@ const std::vector<DeviceFacts>& small_devices() {
 
 TEST(Model, NeverSharesKAmongBlocksThatAreNotResidentAtOnce) {
   for (const DeviceFacts& device : small_devices()) {
-    for (const ForwardShape& shape : many_shapes()) {
-      for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
+    for (const Shape& shape : many_shapes()) {
+      for (const Candidate& candidate : candidates(Work::kForward)) {
         if (!supports(candidate, shape, device)) {
           continue;
         }
@@ -184,7 +181,7 @@ TEST(Model, NeverSharesKAmongBlocksThatAreNotResidentAtOnce) {
 
 TEST(Model, AlwaysChoosesWhatIsSupported) {
   for (const DeviceFacts& device : small_devices()) {
-    for (const ForwardShape& shape : many_shapes()) {
+    for (const Shape& shape : many_shapes()) {
       const auto choice = choose(shape, device);
       ASSERT_NE(choice.candidate, nullptr);
       EXPECT_TRUE(supports(*choice.candidate, shape, device)) << choice.candidate->name;
@@ -195,7 +192,7 @@ TEST(Model, AlwaysChoosesWhatIsSupported) {
 TEST(Model, HasNoUseForHoppersInstructionsElsewhere) {
   DeviceFacts device = kH200;
   device.wgmma = false;
-  for (const ForwardShape& shape : many_shapes()) {
+  for (const Shape& shape : many_shapes()) {
     EXPECT_NE(choose(shape, device, {.group = Group::kHopper}).candidate->group, Group::kHopper);
   }
 }
@@ -222,10 +219,10 @@ TEST(Model, LeavesNoMoreRowsToTheLibraryThanItCounts) {
 
 TEST(Model, TakesACandidateByItsName) {
   std::set<std::string_view> names;
-  for (const ForwardCandidate& candidate : candidates<ForwardShape>()) {
+  for (const Candidate& candidate : candidates(Work::kForward)) {
     EXPECT_TRUE(names.insert(candidate.name).second) << candidate.name;
     for (const Arithmetic arithmetic : kArithmetics) {
-      const ForwardShape shape = shape_of(arithmetic, 4, 64, 64);
+      const Shape shape = shape_of(arithmetic, 4, 64, 64);
       const auto choice = choose(shape, kH200, {.name = candidate.name});
       if (supports(candidate, shape, kH200)) {
         EXPECT_EQ(choice.candidate->name, candidate.name);
@@ -244,7 +241,7 @@ TEST(Model, ScalesWhatWasMeasuredToTheGpu) {
   wide.bandwidth *= 2;
   // How many times as long a candidate takes.
   const auto times = [](std::string_view name, int64_t batch, const DeviceFacts& device) {
-    const ForwardShape shape = shape_of(Arithmetic::kBFloat16, batch, 4096, 4096);
+    const Shape shape = shape_of(Arithmetic::kBFloat16, batch, 4096, 4096);
     const auto time = [&](const DeviceFacts& of) {
       return choose(shape, of, {.name = name}).estimate.us;
     };
@@ -262,7 +259,7 @@ TEST(Model, ScalesWhatWasMeasuredToTheGpu) {
 
 TEST(Model, AddsWhatPackingTakes) {
   const auto time = [](int64_t pack_bytes) {
-    ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
+    Shape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
     shape.pack_bytes = pack_bytes;
     return choose(shape, kH200, {.group = Group::kHopper}).estimate.us;
   };
@@ -273,9 +270,11 @@ TEST(Model, AddsWhatPackingTakes) {
 // With few rows, the blocks of two steps share a multiprocessor, and input is multiplied ahead.
 TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
   const auto name = [](Arithmetic arithmetic, int64_t batch, int64_t size) {
-    const ForwardShape step{
-        {.arithmetic = arithmetic, .batch = batch, .input_features = size, .state_size = size},
-        /*is_step=*/true};
+    const Shape step{.work = Work::kStep,
+                     .arithmetic = arithmetic,
+                     .batch = batch,
+                     .input_features = size,
+                     .state_size = size};
     return choose(step, kH200).candidate->name;
   };
   EXPECT_EQ(name(Arithmetic::kBFloat16, 32, 512), "forward_wgmma_64x8");
@@ -286,9 +285,11 @@ TEST(Model, ChoosesForStepsOfASequenceWhatOverlaps) {
 
 TEST(Model, LeavesStepsOfAFewRowsIn16BitsToOthers) {
   for (const Arithmetic arithmetic : kArithmetics) {
-    const ForwardShape step{
-        {.arithmetic = arithmetic, .batch = 1, .input_features = 512, .state_size = 512},
-        /*is_step=*/true};
+    const Shape step{.work = Work::kStep,
+                     .arithmetic = arithmetic,
+                     .batch = 1,
+                     .input_features = 512,
+                     .state_size = 512};
     EXPECT_EQ(choose(step, kH200, {.group = Group::kFewRows}).candidate->group,
               is_float(arithmetic) ? Group::kFewRows : Group::kTiles);
   }
@@ -297,9 +298,11 @@ TEST(Model, LeavesStepsOfAFewRowsIn16BitsToOthers) {
 // What is multiplied while the previous step runs costs little.
 TEST(Model, MultipliesTheInputOfStepsAhead) {
   const auto time = [](Arithmetic arithmetic, int64_t input_features) {
-    const ForwardShape step{
-        {.arithmetic = arithmetic, .batch = 64, .input_features = input_features, .state_size = 64},
-        /*is_step=*/true};
+    const Shape step{.work = Work::kStep,
+                     .arithmetic = arithmetic,
+                     .batch = 64,
+                     .input_features = input_features,
+                     .state_size = 64};
     return choose(step, kH200, {.group = Group::kHopper}).estimate.us;
   };
   for (const Arithmetic arithmetic : {Arithmetic::kFloat32, Arithmetic::kBFloat16}) {
@@ -309,10 +312,10 @@ TEST(Model, MultipliesTheInputOfStepsAhead) {
 }
 
 TEST(Model, LeavesStepsThatMayNotBePackedToTheLibrary) {
-  ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 500, 500);
+  Shape shape = shape_of(Arithmetic::kBFloat16, 64, 500, 500);
   ASSERT_GT(shape.pack_bytes, 0);
   EXPECT_EQ(choose(shape, kH200).candidate->group, Group::kHopper);
-  shape.is_step = true;
+  shape.work = Work::kStep;
   for (const auto group : {std::optional<Group>(), std::optional(Group::kHopper)}) {
     EXPECT_EQ(choose(shape, kH200, {.group = group}).candidate->group, Group::kLibrary);
   }
@@ -324,29 +327,26 @@ int choices = 0;
 
 /// One for each test, because recent_choice() keeps the answers of each function until the end.
 template <int test>
-ForwardChoice choose_and_count(const ForwardShape& shape,
-                               const DeviceFacts& device,
-                               const Selection& selection) {
+Choice choose_and_count(const Shape& shape, const DeviceFacts& device, const Selection& selection) {
   ++choices;
   return choose(shape, device, selection);
 }
 
 TEST(RecentChoice, IsMadeOnceForTheSameQuestion) {
-  const ForwardShape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
-  ForwardShape step = shape, more_rows = shape;
-  step.is_step = true;
+  const Shape shape = shape_of(Arithmetic::kBFloat16, 64, 512, 512);
+  Shape step = shape, more_rows = shape;
+  step.work = Work::kStep;
   more_rows.batch = 65;
   constexpr std::string_view name = "forward_tiles_64x8";
   choices = 0;
-  const auto ask =
-      [&](const ForwardShape& of, const DeviceFacts& device, const Selection& selection) {
-        const auto recent = recent_choice<choose_and_count<1>>(of, device, selection);
-        const ForwardChoice choice = choose(of, device, selection);
-        EXPECT_EQ(recent.candidate, choice.candidate);
-        EXPECT_EQ(recent.estimate.ranks, choice.estimate.ranks);
-      };
+  const auto ask = [&](const Shape& of, const DeviceFacts& device, const Selection& selection) {
+    const auto recent = recent_choice<choose_and_count<1>>(of, device, selection);
+    const Choice choice = choose(of, device, selection);
+    EXPECT_EQ(recent.candidate, choice.candidate);
+    EXPECT_EQ(recent.estimate.ranks, choice.estimate.ranks);
+  };
   int expected = 0;
-  for (const ForwardShape& of : {shape, step, more_rows}) {
+  for (const Shape& of : {shape, step, more_rows}) {
     for (const DeviceFacts& device : {kH200, test::kA100}) {
       for (const Selection& selection : {Selection{},
                                          Selection{.group = Group::kLibrary},

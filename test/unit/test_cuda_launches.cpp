@@ -5,7 +5,6 @@
 #include "cuda/kernels/sequence/kernels.h"
 #include "cuda/launch_forward.h"
 #include "cuda/plan/backward.h"
-#include "cuda/plan/sequence_gradients.h"
 #include "cuda/runtime/device_facts.h"
 #include "cuda/runtime/launch.cuh"
 #include "cuda/runtime/tensor_maps.h"
@@ -27,9 +26,9 @@ using test::kH200;
 
 /// Launches what is wanted of a problem by every candidate for its shape. Returns the launches.
 template <Arithmetic kArithmetic>
-int expect_described(const BackwardProblem& p, const BackwardShape& shape) {
+int expect_described(const BackwardProblem& p, const Shape& shape) {
   int launched = 0;
-  for (const BackwardCandidate& candidate : hopper_candidates(shape)) {
+  for (const Candidate& candidate : hopper_candidates(shape)) {
     const GradientPlan plan = estimate(candidate, shape, kH200).plan;
     fake_cuda() = {};
     const cudaError_t error = launch<kArithmetic>(p, plan);
@@ -71,7 +70,7 @@ TEST(Launches, DescribeTheProductsOfAnLstmInFloat32) {
   for (int i = 0; i < 6000 && !HasFailure(); ++i) {
     const bool vectors = i % 2 == 0;
     const BackwardProblem p = random_products_of_lstm(random, vectors, random.below(16));
-    BackwardShape shape = shape_of(Arithmetic::kFloat32, p, vectors);
+    Shape shape = shape_of(Arithmetic::kFloat32, p, vectors);
     shape.cell = CellType::kLstm;
     shape.forms_d_old_h = false;
     launched += expect_described<Arithmetic::kFloat32>(p, shape);
@@ -125,14 +124,14 @@ void expect_steps_launched(Group group) {
     params.state_size = random.log_uniform(1, 5000);
     params.last_t = random.below(steps);
     const int64_t gates = Cell::kGates * params.state_size;
-    const auto [candidate, estimate] =
-        choose(SequenceGradientShape{{.arithmetic = kArithmetic,
-                                      .steps = steps,
-                                      .batch = params.rows,
-                                      .state_size = params.state_size,
-                                      .columns = gates}},
-               kH200,
-               {.group = group});
+    const auto [candidate, estimate, is_selected] = choose(Shape{.work = Work::kStepBackward,
+                                                                 .arithmetic = kArithmetic,
+                                                                 .steps = steps,
+                                                                 .batch = params.rows,
+                                                                 .state_size = params.state_size,
+                                                                 .columns = gates},
+                                                           kH200,
+                                                           {.group = group});
     fake_cuda() = {};
     const int size = element_size(kArithmetic);
     const bool hopper = candidate->group == Group::kHopper;
@@ -178,8 +177,8 @@ void expect_steps_described() {
   int launched = 0;
   for (int i = 0; i < 2000; ++i) {
     const StepProblem step = random_step(random, element_size(kArithmetic));
-    const ForwardShape shape = shape_of(kArithmetic, step, kCell);
-    for (const ForwardCandidate& candidate : hopper_candidates(shape)) {
+    const Shape shape = shape_of(kArithmetic, step, kCell);
+    for (const Candidate& candidate : hopper_candidates(shape)) {
       fake_cuda() = {};
       int ranks = estimate(candidate, shape, kH200, i % candidate.most_ranks + 1).ranks;
       ranks = ranks > 0 ? ranks : estimate(candidate, shape, kH200).ranks;

@@ -21,25 +21,26 @@ using test::kH200;
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-RecurrenceShape shape_of(int64_t steps,
-                         int64_t rows,
-                         int64_t state_size,
-                         bool backward = false,
-                         Arithmetic arithmetic = Arithmetic::kFloat32,
-                         CellType cell = CellType::kLltm) {
-  return {{.cell = cell,
-           .arithmetic = arithmetic,
-           .steps = steps,
-           .batch = rows,
-           .input_features = state_size,
-           .state_size = state_size},
-          backward};
+Shape shape_of(int64_t steps,
+               int64_t rows,
+               int64_t state_size,
+               bool backward = false,
+               Arithmetic arithmetic = Arithmetic::kFloat32,
+               CellType cell = CellType::kLltm) {
+  return {.work = Work::kSequence,
+          .cell = cell,
+          .arithmetic = arithmetic,
+          .steps = steps,
+          .batch = rows,
+          .input_features = state_size,
+          .state_size = state_size,
+          .backward = backward};
 }
 
-std::string why_no_block(const RecurrenceShape& shape, const DeviceFacts& device) {
+std::string why_no_block(const Shape& shape, const DeviceFacts& device) {
   return why_no_recurrence(shape, device, Group::kBlock);
 }
-std::string why_no_cluster(const RecurrenceShape& shape, const DeviceFacts& device) {
+std::string why_no_cluster(const Shape& shape, const DeviceFacts& device) {
   return why_no_recurrence(shape, device, Group::kCluster);
 }
 
@@ -54,8 +55,8 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
                                 test::kArithmetics[i / 2 % 4],
                                 static_cast<CellType>(i / 8 % kCellTypes));
     const double time_of_steps = 2.0 * static_cast<double>(shape.steps);
-    const RecurrenceCandidate* const chosen = choose_recurrence(shape, kH200, {}, time_of_steps);
-    for (const RecurrenceCandidate& other : candidates<RecurrenceShape>()) {
+    const Candidate* const chosen = choose_recurrence(shape, kH200, {}, time_of_steps);
+    for (const Candidate& other : candidates(Work::kSequence)) {
       if (!supports(other, shape, kH200)) {
         continue;
       }
@@ -66,26 +67,26 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
     if (chosen != nullptr) {
       ++found;
       ASSERT_TRUE(supports(*chosen, shape, kH200));
-      ASSERT_LE(shape.state_size, chosen->tile.state_size);
+      ASSERT_LE(shape.state_size, chosen->recurrence.state_size);
     }
   }
   EXPECT_GT(found, 1000);
 }
 
 TEST(RecurrencePlan, TakesLongerForMore) {
-  for (const RecurrenceCandidate& candidate : candidates<RecurrenceShape>()) {
+  for (const Candidate& candidate : candidates(Work::kSequence)) {
     if (candidate.group == Group::kGrid) {
       continue;  // takes few rows of its largest state
     }
     for (const bool backward : {false, true}) {
-      if (backward && candidate.tile.x_inside) {
+      if (backward && candidate.recurrence.x_inside) {
         continue;  // only a forward
       }
       const auto time = [&](int64_t steps, int64_t rows) {
         return estimate(candidate,
                         shape_of(steps,
                                  rows,
-                                 candidate.tile.state_size,
+                                 candidate.recurrence.state_size,
                                  backward,
                                  Arithmetic::kFloat32,
                                  candidate.cell),
@@ -104,10 +105,10 @@ TEST(RecurrencePlan, OfAGruTakesItsOwnKernels) {
     for (const Arithmetic arithmetic : test::kArithmetics) {
       for (const int64_t state_size : {20, 64, 128, 256, 512}) {
         const auto shape = shape_of(100, 16, state_size, backward, arithmetic, CellType::kGru);
-        const RecurrenceCandidate* const chosen = choose_recurrence(shape, kH200, {}, kNever);
+        const Candidate* const chosen = choose_recurrence(shape, kH200, {}, kNever);
         ASSERT_NE(chosen, nullptr);
         EXPECT_EQ(chosen->name.find("recurrence_gru_"), 0) << chosen->name;
-        EXPECT_FALSE(chosen->tile.x_inside);
+        EXPECT_FALSE(chosen->recurrence.x_inside);
       }
     }
   }
@@ -154,7 +155,7 @@ TEST(GridPlan, HasRoomForAllBlocksAtOnce) {
 TEST(GridPlan, IsTakenIfSelected) {
   const Selection grid{.group = Group::kGrid};
   const auto shape = shape_of(100, 32, 512, false, Arithmetic::kFloat32, CellType::kLstm);
-  const RecurrenceCandidate* const chosen = choose_recurrence(shape, kA100, grid, kNever);
+  const Candidate* const chosen = choose_recurrence(shape, kA100, grid, kNever);
   ASSERT_NE(chosen, nullptr);
   EXPECT_EQ(chosen->name, "recurrence_lstm_grid");
   EXPECT_EQ(why_no_recurrence(shape, kA100, Group::kGrid), "");
@@ -175,8 +176,7 @@ std::string chosen(Arithmetic arithmetic,
   std::string both;
   for (const bool backward : {false, true}) {
     SequenceShape shape;
-    static_cast<RecurrenceShape&>(shape) =
-        shape_of(steps, rows, state_size, backward, arithmetic, cell);
+    static_cast<Shape&>(shape) = shape_of(steps, rows, state_size, backward, arithmetic, cell);
     shape.layout.size = element_size(arithmetic);
     shape.layout.steps = steps;
     shape.layout.batch = rows;
@@ -256,8 +256,8 @@ TEST(GridPlan, HasATileForAllThatOthersHave) {
 }
 
 TEST(RecurrencePlan, ChunksCostLaunches) {
-  const RecurrenceCandidate& candidate = candidates<RecurrenceShape>().front();
-  RecurrenceShape shape = shape_of(100, 16, 8);
+  const Candidate& candidate = candidates(Work::kSequence).front();
+  Shape shape = shape_of(100, 16, 8);
   const double at_once = estimate(candidate, shape, kH200).us;
   shape.launches = 10;
   EXPECT_GT(estimate(candidate, shape, kH200).us, at_once);
@@ -265,14 +265,14 @@ TEST(RecurrencePlan, ChunksCostLaunches) {
 
 // Where the workspace has no room for z_x of a step, as of inference with many rows.
 TEST(RecurrencePlan, RunsSomeOfTheRowsAtATime) {
-  RecurrenceShape shape =
+  Shape shape =
       shape_of(16, 100'000, 64, /*backward=*/false, Arithmetic::kBFloat16, CellType::kLstm);
   EXPECT_EQ(shape.parts(), 1);
-  const RecurrenceCandidate& all = *choose_recurrence(shape, kH200, {}, kNever);
+  const Candidate& all = *choose_recurrence(shape, kH200, {}, kNever);
   const double us = estimate(all, shape, kH200).us;
   shape.launches = 2 * shape.steps;
   EXPECT_EQ(shape.parts(), 2);
-  const RecurrenceCandidate& in_parts = *choose_recurrence(shape, kH200, {}, kNever);
+  const Candidate& in_parts = *choose_recurrence(shape, kH200, {}, kNever);
   EXPECT_GT(estimate(in_parts, shape, kH200).us, us);
   EXPECT_LT(estimate(in_parts, shape, kH200).us, 1.5 * us);
   EXPECT_EQ(why_no_block(shape, kH200), "");
@@ -282,16 +282,17 @@ TEST(RecurrencePlan, RunsSomeOfTheRowsAtATime) {
 }
 
 TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
-  RecurrenceShape many{{.arithmetic = Arithmetic::kBFloat16,
-                        .steps = 64,
-                        .batch = 4096,
-                        .input_features = 128,
-                        .state_size = 128}};
-  const auto chosen = [](const RecurrenceShape& shape) {
+  Shape many{.work = Work::kSequence,
+             .arithmetic = Arithmetic::kBFloat16,
+             .steps = 64,
+             .batch = 4096,
+             .input_features = 128,
+             .state_size = 128};
+  const auto chosen = [](const Shape& shape) {
     return choose_recurrence(shape, kH200, {}, kNever);
   };
-  const auto is_inside = [&](const RecurrenceShape& shape) { return chosen(shape)->tile.x_inside; };
-  RecurrenceShape other = many;
+  const auto is_inside = [&](const Shape& shape) { return chosen(shape)->recurrence.x_inside; };
+  Shape other = many;
   for (const CellType cell : {CellType::kLltm, CellType::kLstm, CellType::kGru}) {
     other.cell = cell;
     EXPECT_TRUE(is_inside(other));
@@ -307,16 +308,15 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
     other.input_features = input_features;
     EXPECT_FALSE(is_inside(other)) << input_features;
   }
-  for (bool RecurrenceShape::* const pairs :
-       {&RecurrenceShape::in_pairs, &RecurrenceShape::input_in_pairs}) {
+  for (bool Shape::* const pairs : {&Shape::in_pairs, &Shape::input_in_pairs}) {
     other = many;
     other.*pairs = false;
     EXPECT_FALSE(is_inside(other));
   }
   DeviceFacts small = kA100;
   small.shared_bytes_a_block = 155 * 1024;  // fits the kernel without the input only
-  EXPECT_TRUE(choose_recurrence(many, kA100, {}, kNever)->tile.x_inside);
-  EXPECT_FALSE(choose_recurrence(many, small, {}, kNever)->tile.x_inside);
+  EXPECT_TRUE(choose_recurrence(many, kA100, {}, kNever)->recurrence.x_inside);
+  EXPECT_FALSE(choose_recurrence(many, small, {}, kNever)->recurrence.x_inside);
   // It needs no workspace, and no more launches.
   other = many;
   other.launches = 0;
@@ -329,13 +329,14 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
 
 TEST(RecurrencePlan, MultipliesTheInputOfSmallStatesInside) {
   const auto is_inside = [](int64_t rows, int64_t state_size) {
-    return choose_recurrence(shape_of(256, rows, state_size), kH200, {}, kNever)->tile.x_inside;
+    return choose_recurrence(shape_of(256, rows, state_size), kH200, {}, kNever)
+        ->recurrence.x_inside;
   };
   EXPECT_TRUE(is_inside(1000, 32));
   EXPECT_FALSE(is_inside(1000, 33));
-  RecurrenceShape wide = shape_of(256, 1000, 32);
+  Shape wide = shape_of(256, 1000, 32);
   wide.input_features = 33;
-  EXPECT_FALSE(choose_recurrence(wide, kH200, {}, kNever)->tile.x_inside);
+  EXPECT_FALSE(choose_recurrence(wide, kH200, {}, kNever)->recurrence.x_inside);
 }
 
 TEST(RecurrencePlan, HidesThePrologueBehindASmallProduct) {
@@ -351,7 +352,7 @@ TEST(RecurrencePlan, HidesThePrologueBehindASmallProduct) {
   EXPECT_FALSE(is_small(int64_t{1} << 40, 0, 1));
   EXPECT_FALSE(is_small(1, 10'000, 10'000));
   // The first product that is not small takes a launch longer than the last one that is.
-  const RecurrenceCandidate& candidate = candidates<RecurrenceShape>().front();
+  const Candidate& candidate = candidates(Work::kSequence).front();
   int64_t steps = 1;
   while (is_small(steps, 32, 32)) {
     ++steps;
@@ -391,7 +392,7 @@ TEST(RecurrencePlan, MultipliesLargeInputsInFloat32ByThreeTf32Products) {
 }
 
 /// The products over all steps of an LLTM's backward.
-CommonShape products_of(int64_t rows, int64_t input_features, int64_t state_size) {
+Shape products_of(int64_t rows, int64_t input_features, int64_t state_size) {
   return {.batch = rows, .input_features = input_features, .state_size = state_size};
 }
 
@@ -415,7 +416,7 @@ TEST(RecurrencePlan, DividesTheGradientOfWeightsIntoParts) {
     const int64_t rows = test::log_uniform(random, 1, 1e5),
                   input_features = test::log_uniform(random, 1, 2000),
                   state_size = test::log_uniform(random, 1, 512);
-    const CommonShape products = products_of(rows, input_features, state_size);
+    const Shape products = products_of(rows, input_features, state_size);
     if (!are_small_gradient_products(products)) {
       continue;
     }
@@ -458,7 +459,7 @@ TEST(RecurrencePlan, NamesTheLimit) {
             "takes fewer than 2^30 steps and rows, got 1073741824 and 3");
   DeviceFacts small = kA100;
   small.shared_bytes_a_block = 99 * 1024;
-  RecurrenceShape in_16_bits = shape_of(27, 3, 97);
+  Shape in_16_bits = shape_of(27, 3, 97);
   in_16_bits.arithmetic = Arithmetic::kFloat16;
   EXPECT_EQ(why_no_block(in_16_bits, kA100), "");
   EXPECT_EQ(why_no_block(in_16_bits, small),
@@ -466,12 +467,12 @@ TEST(RecurrencePlan, NamesTheLimit) {
             "the GPU has 99");
   in_16_bits.state_size = 96;
   EXPECT_EQ(why_no_block(in_16_bits, small), "");
-  EXPECT_EQ(choose_recurrence(in_16_bits, small, {}, kNever)->tile.state_size, 96);
+  EXPECT_EQ(choose_recurrence(in_16_bits, small, {}, kNever)->recurrence.state_size, 96);
   DeviceFacts old = kA100;
   old.tiles = false;
   EXPECT_EQ(why_no_block(shape_of(27, 3, 8), old),
             "needs a GPU of compute capability 8.0 or newer");
-  RecurrenceShape other = shape_of(27, 3, 8);
+  Shape other = shape_of(27, 3, 8);
   other.arithmetic = std::nullopt;
   EXPECT_EQ(why_no_block(other, kH200), "has no kernel for float64");
   other = shape_of(27, 1 << 28, 40);
@@ -510,7 +511,7 @@ TEST(RecurrencePlan, NamesTheLimitOfClusters) {
             "takes a state_size of at most 512, got 633");
   EXPECT_EQ(why_no_cluster(shape_of(27, 3, 300), test::kSliceOfSmallClusters),
             "needs a cluster of 16 blocks, which is not resident on this GPU");
-  RecurrenceShape other = in_16_bits(200);
+  Shape other = in_16_bits(200);
   other.arithmetic = std::nullopt;
   EXPECT_EQ(why_no_cluster(other, kH200), "has no kernel for float64");
   other = in_16_bits(200);

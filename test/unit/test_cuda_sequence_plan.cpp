@@ -19,32 +19,33 @@ using test::kA100;
 using test::kArithmetics;
 using test::kH200;
 
-SequenceGradientShape shape_of(std::optional<Arithmetic> arithmetic,
-                               int64_t rows,
-                               int64_t state_size,
-                               int64_t gates = 3) {
-  return {{.arithmetic = arithmetic,
-           .steps = 100,
-           .batch = rows,
-           .state_size = state_size,
-           .columns = gates * state_size}};
+Shape shape_of(std::optional<Arithmetic> arithmetic,
+               int64_t rows,
+               int64_t state_size,
+               int64_t gates = 3) {
+  return {.work = Work::kStepBackward,
+          .arithmetic = arithmetic,
+          .steps = 100,
+          .batch = rows,
+          .state_size = state_size,
+          .columns = gates * state_size};
 }
 
-SequenceGradientChoice choose(std::optional<Arithmetic> arithmetic,
-                              int64_t rows,
-                              int64_t state_size,
-                              const DeviceFacts& device = kH200,
-                              const Selection& selection = {}) {
+Choice choose(std::optional<Arithmetic> arithmetic,
+              int64_t rows,
+              int64_t state_size,
+              const DeviceFacts& device = kH200,
+              const Selection& selection = {}) {
   return choose(shape_of(arithmetic, rows, state_size), device, selection);
 }
 
-int64_t blocks(const SequenceGradientChoice& plan, int64_t rows, int64_t state_size) {
+int64_t blocks(const Choice& plan, int64_t rows, int64_t state_size) {
   const TileShape& tile = plan.candidate->tile;
   return int64_t{tiles_of(rows, tile.rows)} * tiles_of(state_size, tile.columns) *
          plan.estimate.ranks;
 }
 
-bool is_fused(const SequenceGradientChoice& plan) {
+bool is_fused(const Choice& plan) {
   return plan.candidate->group != Group::kLibrary;
 }
 
@@ -108,14 +109,14 @@ TEST(SequenceGradientPlan, TakesHoppersInstructionsForLargeProducts) {
   for (const Arithmetic arithmetic : {Arithmetic::kTf32, Arithmetic::kBFloat16}) {
     EXPECT_FALSE(is_fused(choose(arithmetic, 128, 2048, kA100)));
   }
-  SequenceGradientShape shape = shape_of(Arithmetic::kFloat32, 1 << 20, 2048);
+  Shape shape = shape_of(Arithmetic::kFloat32, 1 << 20, 2048);
   shape.steps = 1 << 20;
   EXPECT_NE(choose(shape, kH200).candidate->group, Group::kHopper) << "more rows than TMA counts";
 }
 
 TEST(SequenceGradientPlan, CountsTransposingTheWeightsOnce) {
-  SequenceGradientShape shape = shape_of(Arithmetic::kBFloat16, 64, 1024);
-  const SequenceGradientCandidate& candidate = *choose(shape, kH200).candidate;
+  Shape shape = shape_of(Arithmetic::kBFloat16, 64, 1024);
+  const Candidate& candidate = *choose(shape, kH200).candidate;
   ASSERT_EQ(candidate.group, Group::kHopper);
   const double many = estimate(candidate, shape, kH200).us;
   shape.steps = 1;
@@ -135,7 +136,7 @@ TEST(SequenceGradientPlan, TakesHoppersInstructionsForAnyStateSize) {
 
 TEST(SequenceGradientPlan, HasMmaSyncOnlyForThreeGates) {
   for (const DeviceFacts& device : {kH200, kA100}) {
-    const SequenceGradientShape shape = shape_of(Arithmetic::kBFloat16, 64, 1024, /*gates=*/4);
+    const Shape shape = shape_of(Arithmetic::kBFloat16, 64, 1024, /*gates=*/4);
     EXPECT_EQ(choose(shape, device).candidate->group,
               device.wgmma ? Group::kHopper : Group::kLibrary);
     EXPECT_EQ(choose(shape, device, {.group = Group::kTiles}).candidate->group, Group::kLibrary);
@@ -143,14 +144,14 @@ TEST(SequenceGradientPlan, HasMmaSyncOnlyForThreeGates) {
 }
 
 TEST(SequenceGradientPlan, TakesACandidateByItsNameAndRanks) {
-  const SequenceGradientShape float32 = shape_of(Arithmetic::kFloat32, 64, 1024);
-  const auto plan = [](const SequenceGradientShape& shape, std::string_view name, int ranks = 0) {
+  const Shape float32 = shape_of(Arithmetic::kFloat32, 64, 1024);
+  const auto plan = [](const Shape& shape, std::string_view name, int ranks = 0) {
     return choose(shape, kH200, {.name = name, .ranks = ranks});
   };
-  const SequenceGradientShape tf32 = shape_of(Arithmetic::kTf32, 128, 2048);
-  for (const SequenceGradientCandidate& candidate : candidates<SequenceGradientShape>()) {
+  const Shape tf32 = shape_of(Arithmetic::kTf32, 128, 2048);
+  for (const Candidate& candidate : candidates(Work::kStepBackward)) {
     const bool of_float32 = supports(candidate, float32, kH200);
-    const SequenceGradientShape& shape = of_float32 ? float32 : tf32;
+    const Shape& shape = of_float32 ? float32 : tf32;
     const auto found = plan(shape, candidate.name);
     EXPECT_EQ(found.candidate, &candidate);
     EXPECT_EQ(found.estimate.ranks, estimate(candidate, shape, kH200).ranks);
@@ -158,7 +159,7 @@ TEST(SequenceGradientPlan, TakesACandidateByItsNameAndRanks) {
   EXPECT_EQ(plan(float32, "sequence_backward_tiles_32x32", 5).estimate.ranks, 5);
   // Not supported: float32's in TF32 and the reverse, ranks of the library, and more ranks than
   // chunks.
-  const SequenceGradientShape small = shape_of(Arithmetic::kFloat32, 64, 8);
+  const Shape small = shape_of(Arithmetic::kFloat32, 64, 8);
   for (const auto& found : {plan(tf32, "sequence_backward_wgmma_float32_64x96"),
                             plan(float32, "sequence_backward_wgmma_64x64"),
                             plan(tf32, "sequence_backward_library", 1),
@@ -211,9 +212,7 @@ TEST(SequencePlan, IsTheWayWithTheLeastTime) {
       const SequencePlan steps = choose_sequence(shape, device, {.group = Group::kSteps});
       ASSERT_EQ(steps.recurrence, nullptr);
       const double time_of_steps = static_cast<double>(shape.steps) * steps.steps.us;
-      const RecurrenceShape& all_steps = shape;
-      const auto least =
-          best_of(all_steps, device, [&](const auto& of) { return is_exact(of, all_steps); });
+      const Choice least = choose(shape, device);
       if (plan.recurrence != nullptr) {
         ++recurrences;
         ASSERT_EQ(plan.recurrence, least.candidate);

@@ -14,8 +14,7 @@
 namespace lltm::cuda {
 namespace {
 
-using Row = BackwardCandidate;  // of the table below
-using Shape = BackwardShape;
+using Row = Candidate;  // of the table below
 
 /// The largest cluster with which all tiles are resident at once. More multiprocessors read the
 /// weights faster.
@@ -156,20 +155,20 @@ Estimate estimate(const Row& of, const Shape& s, const DeviceFacts& device, int)
   return found;
 }
 
+// Those with few rows compute all of it, the others the products. None has ranks to select.
 // clang-format off
-constexpr BackwardCandidate kCandidates[] = {
-    {"backward_few_rows",      Group::kFewRows, {}, {}, few_rows_supports,     estimate<few_rows_time>},
-    {"backward_wgmma_float32", Group::kHopper,  {}, {}, wgmma_supports<true>,  estimate<choose_float32_gradient_plan>},
-    {"backward_wgmma",         Group::kHopper,  {}, {}, wgmma_supports<false>, estimate<choose_gradient_plan>},
-    {"backward_tiles",         Group::kTiles,   {}, {}, tiles_support,         estimate<tiles_time>},
-    {"backward_library",       Group::kLibrary, {}, {}, supports_everything,   estimate<time_by_library>},
+constexpr Candidate kCandidates[] = {
+    {"backward_few_rows",      Group::kFewRows, few_rows_supports,     estimate<few_rows_time>},
+    {"backward_wgmma_float32", Group::kHopper,  wgmma_supports<true>,  estimate<choose_float32_gradient_plan>},
+    {"backward_wgmma",         Group::kHopper,  wgmma_supports<false>, estimate<choose_gradient_plan>},
+    {"backward_tiles",         Group::kTiles,   tiles_support,         estimate<tiles_time>},
+    {"backward_library",       Group::kLibrary, supports_everything,   estimate<time_by_library>},
 };
 // clang-format on
 
 }  // namespace
 
-template <>
-std::span<const BackwardCandidate> candidates() {
+std::span<const Candidate> backward_candidates() {
   return kCandidates;
 }
 

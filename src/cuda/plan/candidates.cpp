@@ -1,18 +1,11 @@
 #include "candidates.h"
 
 #include "../step_problem.h"
-#include "backward.h"
 #include "forward.h"
-#include "recurrence.h"
-#include "sequence_gradients.h"
 
 #include <algorithm>
-#include <array>
-#include <bit>
-#include <cstring>
 #include <limits>
 #include <sstream>
-#include <type_traits>
 #include <vector>
 
 namespace lltm::cuda {
@@ -33,15 +26,12 @@ constexpr struct {
 const std::vector<std::string_view>& candidate_names() {
   static const std::vector<std::string_view> names = [] {
     std::vector<std::string_view> all;
-    const auto add = [&](const auto& of) {
-      for (const auto& candidate : of) {
-        all.push_back(candidate.name);
+    for (const Work work :
+         {Work::kForward, Work::kBackward, Work::kStepBackward, Work::kSequence}) {
+      for (const Candidate& of : candidates(work)) {
+        all.push_back(of.name);
       }
-    };
-    add(candidates<ForwardShape>());
-    add(candidates<BackwardShape>());
-    add(candidates<SequenceGradientShape>());
-    add(candidates<RecurrenceShape>());
+    }
     return all;
   }();
   return names;
@@ -53,7 +43,7 @@ Matrix contiguous(int64_t columns) {
 }
 
 /// A problem of a cell, or of a step of its sequence, on contiguous matrices.
-ForwardShape forward_of(const CommonShape& of, bool is_step) {
+Shape forward_of(const Shape& of) {
   StepOperands operands{.size = of.element_bytes(),
                         .gates = of.gates(),
                         .input_features = of.input_features,
@@ -63,7 +53,7 @@ ForwardShape forward_of(const CommonShape& of, bool is_step) {
   const Matrix weights = contiguous(of.state_size + (one_matrix ? of.input_features : 0));
   const Matrix weights_input =
       one_matrix ? weights.from(of.state_size, operands.size) : contiguous(of.input_features);
-  if (is_step) {
+  if (of.is_step()) {
     operands.choose_copies(is_describable(weights, of.state_size, operands.size),
                            is_describable(weights_input, of.input_features, operands.size),
                            is_describable(input, of.input_features, operands.size));
@@ -72,76 +62,56 @@ ForwardShape forward_of(const CommonShape& of, bool is_step) {
     }
   }
   ForwardProblem problem = operands.problem(of.batch, input, weights, weights_input);
-  if (!is_step) {
+  if (!of.is_step()) {
     problem.old_h = contiguous(of.state_size);
   }
-  return forward_shape(*of.arithmetic, problem, is_step, of.cell);
+  return forward_shape(*of.arithmetic, problem, of.is_step(), of.cell);
 }
 
-template <typename Shape>
-Shape shape_of(const CommonShape& of, bool is_step) {
-  if constexpr (std::is_same_v<Shape, ForwardShape>) {
-    return forward_of(of, is_step);
-  } else if constexpr (std::is_same_v<Shape, BackwardShape>) {
-    return {of,
-            contiguous(of.input_features).starts_at_vectors(of.element_bytes()) &&
-                contiguous(of.state_size).starts_at_vectors(of.element_bytes())};
-  } else {
-    Shape step = step_gradient_shape(of);
-    step.steps = 24;  // as many as tools/tune measures
-    return step;
+/// The same of any work.
+Shape contiguous(Shape of) {
+  switch (of.work) {
+    case Work::kStepBackward:
+      of = of.step_backward();
+      of.steps = 24;  // as many as tools/tune measures
+      return of;
+    case Work::kBackward:
+      of.vector_rows = contiguous(of.input_features).starts_at_vectors(of.element_bytes()) &&
+                       contiguous(of.state_size).starts_at_vectors(of.element_bytes());
+      return of;
+    default:
+      return forward_of(of);
   }
 }
 
-template <typename Shape>
-ContiguousEstimate answer(const Candidate<Shape>& candidate,
+ContiguousEstimate answer(const Candidate& of,
                           const DeviceFacts& device,
-                          const ContiguousProblem& of,
-                          bool of_lstm,
-                          bool of_steps) {
-  const auto shape = shape_of<Shape>({.cell = of_lstm ? CellType::kLstm : CellType::kLltm,
-                                      .arithmetic = static_cast<Arithmetic>(of.arithmetic),
-                                      .batch = of.batch,
-                                      .input_features = of.input_features,
-                                      .state_size = of.state_size},
-                                     of_steps);
-  const auto found = estimate_if_supported(candidate, shape, device, static_cast<int>(of.ranks));
+                          Shape shape,
+                          const ContiguousProblem& problem) {
+  shape.arithmetic = static_cast<Arithmetic>(problem.arithmetic);
+  shape.batch = problem.batch;
+  shape.input_features = problem.input_features;
+  shape.state_size = problem.state_size;
+  shape = contiguous(shape);
+  const auto found = estimate_if_supported(of, shape, device, static_cast<int>(problem.ranks));
   if (!found) {
     return {std::numeric_limits<double>::quiet_NaN(), 0, 0};
   }
-  return {found->us, candidate.has_ranks() ? found->ranks : 0, is_exact(candidate, shape)};
+  return {found->us, of.has_ranks() ? found->ranks : 0, is_exact(of, shape)};
 }
-
-/// The number of a candidate's times, all of which are doubles.
-template <typename Shape>
-constexpr size_t kTimes = sizeof(typename Shape::Times) / sizeof(double);
 
 std::string all_times() {
   std::ostringstream text;
   text.precision(std::numeric_limits<double>::max_digits10);
-  const auto add = [&]<typename Shape>() {
-    for (const Candidate<Shape>& candidate : candidates<Shape>()) {
-      const auto times = std::bit_cast<std::array<double, kTimes<Shape>>>(candidate.times);
-      for (size_t i = 0; i < times.size(); ++i) {
-        text << candidate.name << '.' << Shape::Times::kNames[i] << ' ' << times[i] << '\n';
+  for (const Work work : {Work::kForward, Work::kStepBackward}) {
+    const auto& names = work == Work::kForward ? ForwardTimes::kNames : StepBackwardTimes::kNames;
+    for (const Candidate& of : candidates(work)) {
+      for (size_t i = 0; i < of.times.size(); ++i) {
+        text << of.name << '.' << names[i] << ' ' << of.times[i] << '\n';
       }
     }
-  };
-  add.template operator()<ForwardShape>();
-  add.template operator()<SequenceGradientShape>();
-  return text.str();
-}
-
-/// A candidate with its part of `times`, which begin with those of its Shape.
-template <typename Shape>
-Candidate<Shape> with_times(const Candidate<Shape>& candidate, const double* times) {
-  Candidate<Shape> changed = candidate;
-  if (kTimes<Shape> > 0 && times != nullptr) {
-    const auto index = &candidate - candidates<Shape>().data();
-    std::memcpy(
-        static_cast<void*>(&changed.times), times + index * kTimes<Shape>, sizeof(changed.times));
   }
-  return changed;
+  return text.str();
 }
 
 }  // namespace
@@ -210,21 +180,23 @@ __attribute__((visibility("default"))) bool lltm_cuda_estimates(const char* name
                                                                 const ContiguousProblem* problems,
                                                                 int64_t count,
                                                                 ContiguousEstimate* estimates) {
-  const auto answer_all = [&]<typename Shape>(const double* of_shape) {
-    const auto all = candidates<Shape>();
-    const auto found = std::ranges::find_if(all, [&](const auto& of) { return of.name == name; });
-    if (found == all.end()) {
-      return false;
+  Shape shape{.cell = of_lstm ? lltm::CellType::kLstm : lltm::CellType::kLltm};
+  for (const Work work :
+       {of_steps ? Work::kStep : Work::kForward, Work::kStepBackward, Work::kBackward}) {
+    shape.work = work;
+    for (Candidate of : candidates(work)) {
+      if (times != nullptr && work != Work::kBackward) {
+        std::copy_n(times, of.times.size(), of.times.begin());
+        times += of.times.size();
+      }
+      if (of.name == name) {
+        std::transform(
+            problems, problems + count, estimates, [&](const ContiguousProblem& problem) {
+              return answer(of, *device, shape, problem);
+            });
+        return true;
+      }
     }
-    const Candidate<Shape> candidate = with_times(*found, of_shape);
-    std::transform(problems, problems + count, estimates, [&](const ContiguousProblem& problem) {
-      return answer(candidate, *device, problem, of_lstm, of_steps);
-    });
-    return true;
-  };
-  const double* const of_gradients =
-      times == nullptr ? nullptr : times + candidates<ForwardShape>().size() * kTimes<ForwardShape>;
-  return answer_all.template operator()<ForwardShape>(times) ||
-         answer_all.template operator()<BackwardShape>(nullptr) ||
-         answer_all.template operator()<SequenceGradientShape>(of_gradients);
+  }
+  return false;
 }

@@ -1,13 +1,14 @@
 // Choosing among candidates by their estimates, for every operator alike, and remembering choices.
 #pragma once
 
-#include "../../cell/cell_type.h"
+#include "../kernels/recurrence/tile.h"
 #include "../scheduler/gradient_plan.h"
 #include "../tile/shapes.h"
 #include "facts.h"
+#include "shape.h"
 
-#include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -62,13 +63,44 @@ Estimate best_ranks(int most, int wanted, const TimeWith& time_with) {
   return best;
 }
 
-/// One way to compute a problem of a Shape: a row of a table.
-template <typename Shape>
+// The times of a tile, in microseconds.
+
+struct ForwardTimes {
+  /// As a cell: a chunk of K, and the rest of a block. By mma.sync, the chunk is one of 16 bits.
+  struct {
+    double chunk, block;
+  } cell{};
+  /// As a step of a sequence by wgmma: a chunk that waits for the previous step, one of input that
+  /// need not, the rest of a block, and what it takes longer if it does not overlap other steps.
+  struct {
+    double chunk, input_chunk, block, alone;
+  } step{};
+
+  static constexpr const char* kNames[] = {
+      "cell.chunk", "cell.block", "step.chunk", "step.input_chunk", "step.block", "step.alone"};
+};
+
+/// A chunk of K, to finish a full tile by itself, to exchange the sums of a cluster, and how many
+/// times as long a chunk takes if two blocks share a multiprocessor. Zero: none do.
+struct StepBackwardTimes {
+  ByArithmetic<double> chunk{};
+  double finish, exchange, shared;
+
+  static constexpr const char* kNames[] = {
+      "chunk.float32", "chunk.tf32", "chunk.half", "finish", "exchange", "shared"};
+};
+
+/// Of a step: of blocks by themselves at least `latency`, and `busy` for each of those that a
+/// multiprocessor runs at once; of a cluster `latency`, and `busy` for each of its rows, which its
+/// blocks send to each other.
+struct RecurrenceTimes {
+  double latency, busy;
+};
+
+/// One way to do the work of a shape: a row of a table.
 struct Candidate {
   std::string_view name;
   Group group;
-  typename Shape::Tile tile{};    // the row tiles of a cluster are in addition to the ranks
-  typename Shape::Times times{};  // of this tile
   /// Whether it computes a problem correctly, even if slowly.
   bool (*supports)(const Candidate&, const Shape&, const DeviceFacts&);
   /// The time with `ranks` ranks or, if these are zero, as always without ranks, the least over all
@@ -77,6 +109,7 @@ struct Candidate {
   /// Whether it is accurate enough to be chosen without being selected; null if it always is.
   bool (*is_exact)(const Candidate&, const Shape&) = nullptr;
   CellType cell = CellType::kLltm;  // whose kernel it is
+  TileShape tile{};                 // the row tiles of a cluster are in addition to the ranks
   int most_ranks = 1;               // limited by the shared memory for their sums
   bool float32 = false;  // hopper: three TF32 products; recurrences: multiply-adds, also for TF32
   // A forward's by mma.sync, and a recurrence's: the blocks of a multiprocessor.
@@ -84,116 +117,67 @@ struct Candidate {
   // A forward's by wgmma: whether blocks of two steps of a sequence fit one multiprocessor
   // together.
   bool two_steps_fit = false;
-  bool any_state_size = false;  // a step of a backward by wgmma; others need multiples of four
+  bool any_state_size = false;    // a step of a backward by wgmma; others need multiples of four
+  std::array<double, 6> times{};  // ForwardTimes or StepBackwardTimes
+  RecurrenceTile recurrence{};
+  RecurrenceTimes recurrence_forward{}, recurrence_backward{};
 
+  template <typename Times>
+  Times times_as() const {
+    return std::bit_cast<Times>(times);
+  }
   /// Whether blocks may share the K of its tile.
   bool has_ranks() const {
     return tile.rows > 0 && (group == Group::kHopper || group == Group::kTiles);
   }
 };
 
-/// The table of a Shape.
-template <typename Shape>
-std::span<const Candidate<Shape>> candidates();
+/// The table of some work, which is one of those below.
+std::span<const Candidate> candidates(Work work);
+std::span<const Candidate> forward_candidates();
+std::span<const Candidate> backward_candidates();
+std::span<const Candidate> step_backward_candidates();
+std::span<const Candidate> recurrence_candidates();
 
 /// For the candidates of the library.
-template <typename Shape>
-bool supports_everything(const Candidate<Shape>&, const Shape&, const DeviceFacts&) {
+inline bool supports_everything(const Candidate&, const Shape&, const DeviceFacts&) {
   return true;
 }
 
 /// Whether a candidate computes a problem correctly, even if slowly.
-template <typename Shape>
-bool supports(const Candidate<Shape>& candidate, const Shape& shape, const DeviceFacts& device) {
-  return candidate.supports(candidate, shape, device);
+inline bool supports(const Candidate& of, const Shape& shape, const DeviceFacts& device) {
+  return of.supports(of, shape, device);
 }
 
 /// Only for problems that the candidate supports.
-template <typename Shape>
-Estimate estimate(const Candidate<Shape>& candidate,
-                  const Shape& shape,
-                  const DeviceFacts& device,
-                  int ranks = 0) {
-  return ranks != 0 && !candidate.has_ranks() ? Estimate{0, 0}
-                                              : candidate.estimate(candidate, shape, device, ranks);
+inline Estimate estimate(const Candidate& of,
+                         const Shape& shape,
+                         const DeviceFacts& device,
+                         int ranks = 0) {
+  return ranks != 0 && !of.has_ranks() ? Estimate{0, 0} : of.estimate(of, shape, device, ranks);
 }
 
-template <typename Shape>
-bool is_exact(const Candidate<Shape>& candidate, const Shape& shape) {
-  return candidate.is_exact == nullptr || candidate.is_exact(candidate, shape);
+inline bool is_exact(const Candidate& of, const Shape& shape) {
+  return of.is_exact == nullptr || of.is_exact(of, shape);
 }
 
 /// The estimate of a candidate, unless it does not support the problem or the number of ranks.
-template <typename Shape>
-std::optional<Estimate> estimate_if_supported(const Candidate<Shape>& candidate,
+std::optional<Estimate> estimate_if_supported(const Candidate& of,
                                               const Shape& shape,
                                               const DeviceFacts& device,
-                                              int ranks = 0) {
-  if (!supports(candidate, shape, device)) {
-    return std::nullopt;
-  }
-  const Estimate time = estimate(candidate, shape, device, ranks);
-  return time.ranks > 0 ? std::optional(time) : std::nullopt;
-}
+                                              int ranks = 0);
 
-/// A candidate, and what it was chosen for.
-template <typename Shape>
+/// A candidate, or none, and what it was chosen for.
 struct Choice {
-  const Candidate<Shape>* candidate = nullptr;
+  const Candidate* candidate = nullptr;
   Estimate estimate{};
+  bool is_selected = false;  // by its name or group
 };
 
-/// The candidate with the least estimate among those for which wanted(candidate) is true.
-template <typename Shape, typename Wanted>
-Choice<Shape> best_of(const Shape& shape,
-                      const DeviceFacts& device,
-                      const Wanted& wanted,
-                      int ranks = 0) {
-  Choice<Shape> best;
-  for (const Candidate<Shape>& candidate : candidates<Shape>()) {
-    if (!wanted(candidate)) {
-      continue;
-    }
-    if (const auto found = estimate_if_supported(candidate, shape, device, ranks);
-        found && (best.candidate == nullptr || found->us < best.estimate.us)) {
-      best = {&candidate, *found};
-    }
-  }
-  return best;
-}
-
-/// Whether a candidate of a Shape has the selected name.
-template <typename Shape>
-bool selects_by_name(const Selection& selection) {
-  return std::ranges::any_of(candidates<Shape>(),
-                             [&](const auto& of) { return of.name == selection.name; });
-}
-
 /// The candidate with the least estimate: the one with the selected name, among those of the
-/// selected group, or, if neither is selected or the selection is another operator's, among those
-/// that are exact. What the selection does not support falls back to tiles, then to the library.
-template <typename Shape>
-Choice<Shape> choose(const Shape& shape,
-                     const DeviceFacts& device,
-                     const Selection& selection = {}) {
-  const bool by_name = selects_by_name<Shape>(selection);
-  const bool by_group = selection.group && *selection.group <= Group::kLibrary;
-  Choice<Shape> best = best_of(
-      shape,
-      device,
-      [&](const auto& of) {
-        return by_name    ? of.name == selection.name
-               : by_group ? of.group == *selection.group
-                          : is_exact(of, shape);
-      },
-      by_name ? selection.ranks : 0);
-  for (const Group other : {Group::kTiles, Group::kLibrary}) {
-    if (best.candidate == nullptr) {
-      best = best_of(shape, device, [&](const auto& of) { return of.group == other; });
-    }
-  }
-  return best;
-}
+/// selected group, or, if neither is selected or the selection is of other work, among those that
+/// are exact. What the selection does not support falls back to tiles, then to the library.
+Choice choose(const Shape& shape, const DeviceFacts& device, const Selection& selection = {});
 
 /// Returns choose(shape, device, selection), which must depend on its arguments only, and remembers
 /// the last choices of a thread: a choice takes a microsecond or more, and a program keeps calling

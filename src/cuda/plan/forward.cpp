@@ -11,12 +11,11 @@
 namespace lltm::cuda {
 namespace {
 
-using Row = ForwardCandidate;  // of the table below
-using Shape = ForwardShape;
+using Row = Candidate;  // of the table below
 
 // Whether it is a step that reads z_x, or without input its biases in place of it.
 bool has_z_x(const Shape& shape) {
-  return shape.is_step && shape.input_features == 0;
+  return shape.is_step() && shape.input_features == 0;
 }
 
 double multiplications(const Shape& shape, int64_t tile_rows) {
@@ -35,7 +34,7 @@ Estimate time_by_library(const Row&, const Shape& shape, const DeviceFacts& devi
   const auto batch = static_cast<double>(shape.batch);
   const double gates = batch * static_cast<double>(shape.gates());
   // With few rows the library spends its time reading weights, in part with too few blocks.
-  Product product{.launch = shape.is_step ? step.launch : of.launch,
+  Product product{.launch = shape.is_step() ? step.launch : of.launch,
                   .operations = 2 * multiplications(shape, 1),
                   .rate = of.rate * std::clamp(batch / of.rows, 0.2, 1.0),
                   .bytes = shape.weights_bytes(),
@@ -49,7 +48,7 @@ Estimate time_by_library(const Row&, const Shape& shape, const DeviceFacts& devi
     product.read_rate = costs.unaligned_weights_rate;
   }
   const double us = product.time(device);
-  if (shape.is_step) {
+  if (shape.is_step()) {
     return {step.alone * (us + gates * step.element)};
   }
   return {us + (shape.cell == CellType::kLltm ? 0 : costs.lstm_launch) +
@@ -60,7 +59,7 @@ Estimate time_by_library(const Row&, const Shape& shape, const DeviceFacts& devi
 
 Estimate few_rows_time(const Row&, const Shape& shape, const DeviceFacts& device, int) {
   const Costs& all = *device.costs;
-  if (shape.is_step) {
+  if (shape.is_step()) {
     const auto& step = all.step.few_rows;
     const Product product{step.launch + step.a_row * static_cast<double>(shape.batch - 1),
                           /*operations=*/0,
@@ -163,7 +162,7 @@ Estimate tiles_time(const Row& of,
                     const DeviceFacts& device,
                     int wanted_ranks) {
   const ForwardCosts& costs = device.costs->forward;
-  const auto& tile = of.times.cell;
+  const auto tile = of.times_as<ForwardTimes>().cell;
   const bool hopper = of.group == Group::kHopper;
   const int64_t chunks = std::max<int64_t>(
       shape.chunks(shape.state_size) + shape.chunks(shape.input_features + shape.packs.input_lead),
@@ -218,7 +217,7 @@ Estimate step_time(const Row& of, const Shape& shape, const DeviceFacts& device,
   constexpr int64_t kMostAhead = 3;  // steps
   const Costs& all = *device.costs;
   const StepCosts::Shared& costs = of.float32 ? all.step.float32_shared : all.step.shared;
-  const auto& tile = of.times.step;
+  const auto tile = of.times_as<ForwardTimes>().step;
   const int64_t input_chunks = shape.chunks(shape.input_features);
   const int64_t chunks = input_chunks + shape.chunks(shape.state_size);
   const int64_t tiles = count_tiles(of, shape);
@@ -282,9 +281,9 @@ bool ours_run(const Shape& shape, const DeviceFacts& device) {
 bool few_rows_supports(const Row&, const Shape& shape, const DeviceFacts& device) {
   // Only the cell's kernel supports 16 bits, and rows that start anywhere.
   return (shape.cell != CellType::kGru || !has_z_x(shape)) && ours_run(shape, device) &&
-         shape.batch <= (shape.is_step ? kFewRows : kMostFewRows) &&
+         shape.batch <= (shape.is_step() ? kFewRows : kMostFewRows) &&
          shape.width() < (int64_t{1} << 30) &&
-         (!shape.is_step ||
+         (!shape.is_step() ||
           (shape.in_floats() && shape.vector_rows && shape.input_features % 4 == 0));
 }
 
@@ -294,19 +293,20 @@ bool wgmma_supports(const Row& of, const Shape& shape, const DeviceFacts& device
       shape.cell == CellType::kGru && has_z_x(shape) ? CellType::kLltm : shape.cell;
   return cell == of.cell && ours_run(shape, device) && device.wgmma &&
          of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
-         shape.batch < (int64_t{1} << 31) && (!shape.is_step || shape.pack_bytes == 0) &&
+         shape.batch < (int64_t{1} << 31) && (!shape.is_step() || shape.pack_bytes == 0) &&
          device.resident_in_clusters_of(of.tile.row_tiles) > 0;
 }
 
 // The largest tiles need the shared memory of sm_80 or sm_90.
 bool tiles_support(const Row& of, const Shape& shape, const DeviceFacts& device) {
   return shape.cell == CellType::kLltm && ours_run(shape, device) &&
-         (!shape.is_step || shape.pack_bytes == 0) &&
+         (!shape.is_step() || shape.pack_bytes == 0) &&
          (of.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024);
 }
 
 Estimate wgmma_time(const Row& of, const Shape& shape, const DeviceFacts& device, int ranks) {
-  return shape.is_step ? step_time(of, shape, device, ranks) : tiles_time(of, shape, device, ranks);
+  return shape.is_step() ? step_time(of, shape, device, ranks)
+                         : tiles_time(of, shape, device, ranks);
 }
 
 // Three TF32 products are as accurate as SGEMM, except for few rows and short sums. There SGEMM is
@@ -319,38 +319,38 @@ bool are_exact(const Row& of, const Shape& shape) {
               : shape.batch > 16 && (of.tile.columns == 8 || multiplications(shape, 64) >= 1e7));
 }
 
-constexpr ForwardCandidate wgmma(std::string_view name,
-                                 TileShape tile,
-                                 int most_ranks,
-                                 ForwardTimes times,
-                                 bool float32 = false,
-                                 CellType cell = CellType::kLltm) {
+constexpr Candidate wgmma(std::string_view name,
+                          TileShape tile,
+                          int most_ranks,
+                          ForwardTimes times,
+                          bool float32 = false,
+                          CellType cell = CellType::kLltm) {
   return {.name = name,
           .group = Group::kHopper,
-          .tile = tile,
-          .times = times,
           .supports = wgmma_supports,
           .estimate = wgmma_time,
           .is_exact = are_exact,
           .cell = cell,
+          .tile = tile,
           .most_ranks = most_ranks,
           .float32 = float32,
-          .two_steps_fit = tile == TileShape{64, 8} && !float32};
+          .two_steps_fit = tile == TileShape{64, 8} && !float32,
+          .times = std::bit_cast<decltype(Candidate::times)>(times)};
 }
 
-constexpr ForwardCandidate tiles(std::string_view name,
-                                 TileShape tile,
-                                 int most_ranks,
-                                 ForwardTimes times,
-                                 double blocks_a_multiprocessor = 1) {
+constexpr Candidate tiles(std::string_view name,
+                          TileShape tile,
+                          int most_ranks,
+                          ForwardTimes times,
+                          double blocks_a_multiprocessor = 1) {
   return {.name = name,
           .group = Group::kTiles,
-          .tile = tile,
-          .times = times,
           .supports = tiles_support,
           .estimate = tiles_time,
+          .tile = tile,
           .most_ranks = most_ranks,
-          .blocks_a_multiprocessor = blocks_a_multiprocessor};
+          .blocks_a_multiprocessor = blocks_a_multiprocessor,
+          .times = std::bit_cast<decltype(Candidate::times)>(times)};
 }
 
 // Names, {rows, columns, row tiles}, the most ranks, and times: microseconds, measured as those in
@@ -358,8 +358,8 @@ constexpr ForwardCandidate tiles(std::string_view name,
 // columns of the LSTM's, and its blocks end with as many sums as the LSTM's. Its steps with z_x are
 // rows of the LLTM's.
 // clang-format off
-constexpr ForwardCandidate kCandidates[] = {
-    {"forward_few_rows", Group::kFewRows, {kMostFewRows, 1}, {}, few_rows_supports, few_rows_time},
+constexpr Candidate kCandidates[] = {
+    {.name = "forward_few_rows", .group = Group::kFewRows, .supports = few_rows_supports, .estimate = few_rows_time, .tile = {kMostFewRows, 1}},
     wgmma("forward_wgmma_64x8", {64, 8}, 8,
         {.cell = {.chunk = 0.128, .block = 1.53}, .step = {.chunk = 0.146, .input_chunk = 0.0225, .block = 1.72, .alone = -0.718}}),
     wgmma("forward_wgmma_64x24", {64, 24}, 8,
@@ -414,27 +414,23 @@ constexpr ForwardCandidate kCandidates[] = {
         {.cell = {.chunk = 0.738, .block = 2.54}}),
     tiles("forward_tiles_128x32", {128, 32}, 8,
         {.cell = {.chunk = 1.07, .block = 3.46}}),
-    {"forward_library", Group::kLibrary, {1, 1}, {}, supports_everything, time_by_library},
+    {.name = "forward_library", .group = Group::kLibrary, .supports = supports_everything, .estimate = time_by_library, .tile = {1, 1}},
 };
 // clang-format on
 
 }  // namespace
 
-template <>
-std::span<const ForwardCandidate> candidates() {
+std::span<const Candidate> forward_candidates() {
   return kCandidates;
 }
 
-ForwardShape forward_shape(Arithmetic arithmetic,
-                           const ForwardProblem& p,
-                           bool is_step,
-                           CellType cell) {
-  ForwardShape shape{{.cell = cell,
-                      .arithmetic = arithmetic,
-                      .batch = p.batch,
-                      .input_features = p.input_features,
-                      .state_size = p.state_size},
-                     is_step};
+Shape forward_shape(Arithmetic arithmetic, const ForwardProblem& p, bool is_step, CellType cell) {
+  Shape shape{.work = is_step ? Work::kStep : Work::kForward,
+              .cell = cell,
+              .arithmetic = arithmetic,
+              .batch = p.batch,
+              .input_features = p.input_features,
+              .state_size = p.state_size};
   const int size = element_size(arithmetic);
   ForwardPacks& packs = shape.packs;
   const auto must_pack = [&](const Matrix& matrix, int64_t rows, int64_t columns, bool anyway) {
@@ -462,10 +458,10 @@ ForwardShape forward_shape(Arithmetic arithmetic,
   return shape;
 }
 
-ForwardPlan choose_forward(const ForwardShape& shape,
+ForwardPlan choose_forward(const Shape& shape,
                            const DeviceFacts& device,
                            const Selection& selection) {
-  const ForwardChoice choice = choose(shape, device, selection);
+  const Choice choice = choose(shape, device, selection);
   const Group group = choice.candidate->group;
   const bool packs = group == Group::kHopper || group == Group::kTiles;
   return {*shape.arithmetic,

@@ -16,7 +16,7 @@ struct Products {
 };
 
 Products products_of(const GradientPlan& plan,
-                     const BackwardShape& s,
+                     const Shape& s,
                      const TiledTime& state,
                      const TiledTime& weight,
                      const DeviceFacts& device) {
@@ -40,7 +40,7 @@ Products products_of(const GradientPlan& plan,
 
 /// In 16 bits and TF32.
 double products_time(const GradientPlan& plan,
-                     const BackwardShape& s,
+                     const Shape& s,
                      const GradientCosts::Tiles& of,
                      const DeviceFacts& device) {
   TiledTime state{.chunk = of.state_chunk, .rest = of.state_tile};
@@ -68,7 +68,7 @@ double products_time(const GradientPlan& plan,
 }
 
 /// In float32.
-double products_time(const GradientPlan& plan, const BackwardShape& s, const DeviceFacts& device) {
+double products_time(const GradientPlan& plan, const Shape& s, const DeviceFacts& device) {
   const auto& costs = device.costs->backward.wgmma_float32;
   const BackwardCosts::Float32Tile& of = plan.rows == 64 ? costs.tile_64x96 : costs.tile_128x96;
   const double exchange = plan.ranks > 1 ? of.exchange : 0;
@@ -86,7 +86,7 @@ double products_time(const GradientPlan& plan, const BackwardShape& s, const Dev
 
 }  // namespace
 
-Estimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
+Estimate choose_gradient_plan(const Shape& s, const DeviceFacts& device) {
   const auto& of_products = device.costs->backward.wgmma;
   const bool tf32 = s.arithmetic == Arithmetic::kTf32;
   const GradientCosts& costs = tf32 ? of_products.tf32 : of_products.half;
@@ -152,7 +152,7 @@ Estimate choose_gradient_plan(const BackwardShape& s, const DeviceFacts& device)
   return best;
 }
 
-Estimate choose_float32_gradient_plan(const BackwardShape& s, const DeviceFacts& device) {
+Estimate choose_float32_gradient_plan(const Shape& s, const DeviceFacts& device) {
   const int64_t state_chunks = s.chunks(s.gates()), weight_chunks = s.chunks(s.batch);
   Estimate best{};
   for (const int rows : {64, 128}) {

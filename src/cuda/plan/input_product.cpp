@@ -17,14 +17,14 @@ constexpr double kTraffic = 2.5e6;
 
 /// What input_product.cu takes longer for many features, of which a block takes 128 after the
 /// other. Measured on an H200.
-double time_of_features(const CommonShape& shape) {
+double time_of_features(const Shape& shape) {
   constexpr double kFeature = 0.0245;
   return kFeature * static_cast<double>(std::max<int64_t>(shape.input_features - 128, 0));
 }
 
 /// Whether input_product.cu takes about three microseconds, as long as the launch of another
 /// kernel.
-bool is_small(const CommonShape& shape) {
+bool is_small(const Shape& shape) {
   // An element counts for as many multiply-adds as its bias and its way to memory take.
   constexpr int64_t kMultiplyAdds = 24'000'000, kOfElement = 16;
   return shape.batch <= kMultiplyAdds / ((shape.input_features + kOfElement) * shape.gates()) &&
@@ -34,7 +34,7 @@ bool is_small(const CommonShape& shape) {
 /// Multiply-adds of a large product of the library, per microsecond.
 constexpr ByArithmetic<double> kLibraryRate{.float32 = 23e6, .tf32 = 190e6, .half = 380e6};
 
-double time_by_library(const CommonShape& shape, const DeviceFacts& device) {
+double time_by_library(const Shape& shape, const DeviceFacts& device) {
   const double elements = static_cast<double>(shape.batch) * static_cast<double>(shape.gates());
   const Product product{kLibraryLaunch,
                         elements * static_cast<double>(shape.input_features),
@@ -48,7 +48,7 @@ struct Float32Tile {
   int rows;
   double launch, chunk, rest;
 
-  double time(const CommonShape& shape, const DeviceFacts& device) const {
+  double time(const Shape& shape, const DeviceFacts& device) const {
     const int64_t tiles = ceil_div(shape.batch, rows) * ceil_div(shape.gates(), kThreeTf32Columns);
     const TiledTime tiled{.waves = rounds(tiles, device.multiprocessors),
                           .chunks = rounds(shape.input_features, kThreeTf32Chunk),
@@ -61,7 +61,7 @@ constexpr Float32Tile kFloat32Tiles[] = {{64, 3.5, 0.52, 1.3}, {128, 3.5, 0.755,
 
 /// The time of the copies of what TMA cannot describe, even if all rows are contiguous; none if the
 /// workspace has no room for them.
-std::optional<double> copies_time(const CommonShape& shape, const DeviceFacts& device) {
+std::optional<double> copies_time(const Shape& shape, const DeviceFacts& device) {
   constexpr int64_t kMostBytes = int64_t{6} << 20;  // of each
   const int64_t size = shape.element_bytes();
   const int64_t of_h = shape.state_size * size, of_x = shape.input_features * size;
@@ -77,7 +77,7 @@ std::optional<double> copies_time(const CommonShape& shape, const DeviceFacts& d
 
 }  // namespace
 
-InputProductPlan plan_input_product(const CommonShape& shape, const DeviceFacts& device) {
+InputProductPlan plan_input_product(const Shape& shape, const DeviceFacts& device) {
   const double by_library = time_by_library(shape, device);
   if (is_small(shape)) {
     return {InputProductKernel::kSmall, 0, by_library + time_of_features(shape)};

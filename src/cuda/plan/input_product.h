@@ -24,6 +24,6 @@ struct InputProductPlan {
 
 /// z_x of `batch` rows of one or more steps, which has a column for each of the gates. The layout
 /// of the operands must not matter: the results would differ.
-InputProductPlan plan_input_product(const CommonShape& shape, const DeviceFacts& device);
+InputProductPlan plan_input_product(const Shape& shape, const DeviceFacts& device);
 
 }  // namespace lltm::cuda

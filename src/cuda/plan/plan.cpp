@@ -61,10 +61,10 @@ SequencePlan plan_sequence(const DeviceFacts& device, const SequenceShape& shape
   return plan;
 }
 
-BackwardChoice plan_backward(const DeviceFacts& device, const BackwardShape& shape) {
+Choice plan_backward(const DeviceFacts& device, const Shape& shape) {
   const Selection selected = selection();  // an unknown one is an error for every size
   const bool is_empty = shape.batch == 0 || shape.state_size == 0;
-  return recent_choice<choose<BackwardShape>>(
+  return recent_choice<choose>(
       shape, device, is_empty ? Selection{.group = Group::kLibrary} : selected);
 }
 

@@ -44,6 +44,6 @@ ForwardPlan plan_forward(const DeviceFacts& device,
 SequencePlan plan_sequence(const DeviceFacts& device, const SequenceShape& shape);
 
 /// The library's products if the batch or the state is empty.
-BackwardChoice plan_backward(const DeviceFacts& device, const BackwardShape& shape);
+Choice plan_backward(const DeviceFacts& device, const Shape& shape);
 
 }  // namespace lltm::cuda

@@ -28,8 +28,7 @@ constexpr int kSmallMmaState = 96;
 // Kernels count steps, and the grid blocks, in 32 bits.
 constexpr int64_t kMostSteps = int64_t{1} << 30;
 
-using Row = RecurrenceCandidate;  // of the table below
-using Shape = RecurrenceShape;
+using Row = Candidate;  // of the table below
 
 int resident_clusters(int size, const DeviceFacts& device) {
   return device.resident_in_clusters_of(size) / size;
@@ -45,7 +44,7 @@ bool multiplies_input(const Row& of, const Shape& shape, const DeviceFacts& devi
   if (shape.backward || shape.input_features == 0) {
     return false;
   }
-  return of.float32 ? shape.input_features <= of.tile.state_size
+  return of.float32 ? shape.input_features <= of.recurrence.state_size
                     : shape.input_features <= kLargestRecurrentInput && shape.in_pairs &&
                           shape.input_in_pairs &&
                           device.shared_bytes_a_block >= bytes_to_multiply_input(gates_of(of.cell));
@@ -63,11 +62,11 @@ bool takes(const Row& of, const Shape& shape, const DeviceFacts& device, std::st
     return false;
   };
   if (of.group == Group::kCluster && (device.shared_bytes_a_block < kClusterBytes ||
-                                      resident_clusters(of.tile.cluster, device) == 0)) {
+                                      resident_clusters(of.recurrence.cluster, device) == 0)) {
     return refuses(
-        "needs a cluster of ", of.tile.cluster, " blocks, which is not resident on this GPU");
+        "needs a cluster of ", of.recurrence.cluster, " blocks, which is not resident on this GPU");
   }
-  if (of.group == Group::kBlock && !of.float32 && of.tile.state_size > kSmallMmaState &&
+  if (of.group == Group::kBlock && !of.float32 && of.recurrence.state_size > kSmallMmaState &&
       device.shared_bytes_a_block < kLargestMmaBytes) {
     return refuses("needs ",
                    kLargestMmaBytes / 1024,
@@ -87,21 +86,21 @@ bool takes(const Row& of, const Shape& shape, const DeviceFacts& device, std::st
     return refuses("takes fewer than 2^30 steps and rows, got ", shape.steps, " and ", shape.batch);
   }
   const bool has_z_x = shape.launches > 0 && (of.group != Group::kGrid || shape.parts() == 1);
-  if (of.tile.x_inside ? !multiplies_input(of, shape, device) : !has_z_x && shape.steps > 0) {
+  if (of.recurrence.x_inside ? !multiplies_input(of, shape, device) : !has_z_x && shape.steps > 0) {
     return refuses("has no workspace for a step of ", shape.batch, " rows");
   }
-  const bool any_pairs = of.float32 || of.group != Group::kBlock || of.tile.rows <= 8;
+  const bool any_pairs = of.float32 || of.group != Group::kBlock || of.recurrence.rows <= 8;
   return shape.steps > 0 && (any_pairs || shape.in_pairs);
 }
 
 bool supports_sequence(const Row& of, const Shape& shape, const DeviceFacts& device) {
   return shape.arithmetic && device.tiles && is_for(of, shape) &&
-         shape.state_size <= of.tile.state_size && takes(of, shape, device, /*why=*/nullptr);
+         shape.state_size <= of.recurrence.state_size && takes(of, shape, device, /*why=*/nullptr);
 }
 
 /// The product with the inputs of each launch.
 InputProductPlan input_product_of(const Shape& shape, const DeviceFacts& device) {
-  CommonShape product = shape;
+  Shape product = shape;
   product.batch = ceil_div(shape.steps * shape.batch, std::max<int64_t>(shape.launches, 1));
   return plan_input_product(product, device);
 }
@@ -116,23 +115,23 @@ TiledTime time_of_steps(const Row& of,
     return {.chunks = steps, .chunk = plan_grid(shape, device)->us};
   }
   const bool in_clusters = of.group == Group::kCluster;
-  const RecurrenceShape::Step& step = shape.backward ? of.times.backward : of.times.forward;
-  const int group_rows = rows_of_group(of.tile, rows, device);
-  const int64_t a_multiprocessor =
-      ceil_div(ceil_div(rows, group_rows),
-               in_clusters ? resident_clusters(of.tile.cluster, device) : device.multiprocessors);
+  const RecurrenceTimes& step = shape.backward ? of.recurrence_backward : of.recurrence_forward;
+  const int group_rows = rows_of_group(of.recurrence, rows, device);
+  const int64_t a_multiprocessor = ceil_div(
+      ceil_div(rows, group_rows),
+      in_clusters ? resident_clusters(of.recurrence.cluster, device) : device.multiprocessors);
   const int64_t resident =
       std::min(a_multiprocessor, static_cast<int64_t>(of.blocks_a_multiprocessor));
   double us = in_clusters ? step.latency + group_rows * step.busy
                           : std::max(step.latency, static_cast<double>(resident) * step.busy);
-  if (!of.float32 && of.tile.rows > 1 && !shape.in_pairs) {
+  if (!of.float32 && of.recurrence.rows > 1 && !shape.in_pairs) {
     us *= in_clusters ? kOddInCluster : kOddInBlock;
   }
   return {.waves = rounds(a_multiprocessor, resident), .chunks = steps, .chunk = us};
 }
 
 Estimate time_of_sequence(const Row& of, const Shape& shape, const DeviceFacts& device, int) {
-  const bool x_inside = of.tile.x_inside, in_grid = of.group == Group::kGrid;
+  const bool x_inside = of.recurrence.x_inside, in_grid = of.group == Group::kGrid;
   const auto launches = x_inside ? 1.0 : static_cast<double>(shape.launches);
   const int64_t parts = x_inside ? 1 : shape.parts();
   double prologue = in_grid                       ? kGridPrologue
@@ -149,21 +148,21 @@ Estimate time_of_sequence(const Row& of, const Shape& shape, const DeviceFacts& 
   return {input + static_cast<double>(parts) * of_part.time(device)};
 }
 
-constexpr RecurrenceCandidate across_grid(std::string_view name, CellType cell) {
-  RecurrenceCandidate of{.name = name,
-                         .group = Group::kGrid,
-                         .supports = supports_sequence,
-                         .estimate = time_of_sequence};
+constexpr Candidate across_grid(std::string_view name, CellType cell) {
+  Candidate of{.name = name,
+               .group = Group::kGrid,
+               .supports = supports_sequence,
+               .estimate = time_of_sequence};
   of.cell = cell;
-  of.tile.state_size = kGridForwardTiles.back().state_size;
+  of.recurrence.state_size = kGridForwardTiles.back().state_size;
   return of;
 }
 
 /// A row of the table. The name, recurrence_[lstm_|gru_]PRODUCT_STATExROWS[_x|_clusterBLOCKS], says
 /// what the kernel is compiled for.
-consteval RecurrenceCandidate row(std::string_view name,
-                                  RecurrenceShape::Step forward,
-                                  RecurrenceShape::Step backward = {}) {
+consteval Candidate row(std::string_view name,
+                        RecurrenceTimes forward,
+                        RecurrenceTimes backward = {}) {
   std::string_view rest = name;
   const auto take = [&](std::string_view word) {
     const bool found = rest.starts_with(word);
@@ -177,30 +176,31 @@ consteval RecurrenceCandidate row(std::string_view name,
     }
     return value;
   };
-  RecurrenceCandidate of{.name = name,
-                         .group = Group::kBlock,
-                         .times = {forward, backward},
-                         .supports = supports_sequence,
-                         .estimate = time_of_sequence};
+  Candidate of{.name = name,
+               .group = Group::kBlock,
+               .supports = supports_sequence,
+               .estimate = time_of_sequence,
+               .recurrence_forward = forward,
+               .recurrence_backward = backward};
   take("recurrence_");
   of.cell = take("lstm_") ? CellType::kLstm : take("gru_") ? CellType::kGru : CellType::kLltm;
   of.float32 = take("fma_");
   take("mma_");
-  of.tile.state_size = number();
+  of.recurrence.state_size = number();
   take("x");
-  of.tile.rows = number();
-  of.tile.x_inside = take("_x");
+  of.recurrence.rows = number();
+  of.recurrence.x_inside = take("_x");
   if (take("_cluster")) {
-    of.tile.cluster = number();
+    of.recurrence.cluster = number();
     of.group = Group::kCluster;
   }
-  of.blocks_a_multiprocessor =
-      of.float32 ? resident_fma_blocks(gates_of(of.cell), of.tile) : resident_mma_blocks(of.tile);
+  of.blocks_a_multiprocessor = of.float32 ? resident_fma_blocks(gates_of(of.cell), of.recurrence)
+                                          : resident_mma_blocks(of.recurrence);
   return of;
 }
 
 // Measured on an H100.
-constexpr RecurrenceCandidate kCandidates[] = {
+constexpr Candidate kCandidates[] = {
     row("recurrence_fma_32x1", {0.21, 0.075}, {0.29, 0.058}),
     row("recurrence_fma_32x2", {0.33, 0.14}, {0.54, 0.105}),
     row("recurrence_fma_32x4", {0.65, 0.31}, {1.14, 0.35}),
@@ -300,9 +300,9 @@ constexpr bool are_all(const std::array<RecurrenceTile, kCount>& tiles,
                        CellType cell,
                        bool float32) {
   size_t count = 0;
-  for (const RecurrenceCandidate& of : kCandidates) {
+  for (const Candidate& of : kCandidates) {
     if (of.group != Group::kGrid && of.cell == cell && of.float32 == float32) {
-      if (std::find(tiles.begin(), tiles.end(), of.tile) == tiles.end()) {
+      if (std::find(tiles.begin(), tiles.end(), of.recurrence) == tiles.end()) {
         return false;
       }
       ++count;
@@ -318,28 +318,25 @@ static_assert(are_all(kMmaTiles<3>, CellType::kLltm, false) &&
               are_all(kMmaTilesOf<3, 4>, CellType::kGru, false));
 
 /// The tiles of d_weights, and of d_input.
-int64_t tiles_of_weights(const CommonShape& s) {
+int64_t tiles_of_weights(const Shape& s) {
   return ceil_div(s.gates(), kGradientTile) * ceil_div(s.width(), kGradientTile);
 }
-int64_t tiles_of_input(const CommonShape& s) {
+int64_t tiles_of_input(const Shape& s) {
   return ceil_div(s.batch, kGradientTile) * ceil_div(s.input_features, kGradientTile);
 }
 
 }  // namespace
 
-template <>
-std::span<const RecurrenceCandidate> candidates() {
+std::span<const Candidate> recurrence_candidates() {
   return kCandidates;
 }
 
-std::optional<GridPlan> plan_grid(const RecurrenceShape& shape, const DeviceFacts& device) {
+std::optional<GridPlan> plan_grid(const Shape& shape, const DeviceFacts& device) {
   return plan_grid(
       shape.cell, *shape.arithmetic, shape.state_size, shape.batch, shape.backward, device);
 }
 
-std::string why_no_recurrence(const RecurrenceShape& shape,
-                              const DeviceFacts& device,
-                              Group group) {
+std::string why_no_recurrence(const Shape& shape, const DeviceFacts& device, Group group) {
   if (!shape.arithmetic) {
     return "has no kernel for float64";
   }
@@ -348,13 +345,13 @@ std::string why_no_recurrence(const RecurrenceShape& shape,
   }
   int largest = 0;
   std::optional<std::string> why;  // of the smallest that the state fits, which is the first
-  for (const RecurrenceCandidate& of : kCandidates) {
+  for (const Candidate& of : kCandidates) {
     if (of.group != group || !is_for(of, shape)) {
       continue;
     }
-    largest = std::max(largest, of.tile.state_size);
+    largest = std::max(largest, of.recurrence.state_size);
     std::string refusal;
-    if (shape.state_size <= of.tile.state_size) {
+    if (shape.state_size <= of.recurrence.state_size) {
       if (takes(of, shape, device, &refusal)) {
         return {};
       }
@@ -375,22 +372,17 @@ int rows_of_group(const RecurrenceTile& tile, int64_t rows, const DeviceFacts& d
   return static_cast<int>(ceil_div(rows, waves * at_once));
 }
 
-const RecurrenceCandidate* choose_recurrence(const RecurrenceShape& shape,
-                                             const DeviceFacts& device,
-                                             const Selection& selection,
-                                             double time_of_steps) {
-  const bool by_name = selects_by_name<RecurrenceShape>(selection);
-  const bool by_group = selection.group && runs_all_steps(*selection.group);
-  if (!by_name && !by_group && selection != Selection{}) {
-    return nullptr;
-  }
-  const RecurrenceChoice best = best_of(shape, device, [&](const RecurrenceCandidate& of) {
-    return by_name ? of.name == selection.name : !by_group || of.group == *selection.group;
-  });
-  return by_name || by_group || best.estimate.us < time_of_steps ? best.candidate : nullptr;
+const Candidate* choose_recurrence(const Shape& shape,
+                                   const DeviceFacts& device,
+                                   const Selection& selection,
+                                   double time_of_steps) {
+  const Choice best = choose(shape, device, selection);
+  return best.is_selected || (selection == Selection{} && best.estimate.us < time_of_steps)
+             ? best.candidate
+             : nullptr;
 }
 
-bool are_small_gradient_products(const CommonShape& s) {
+bool are_small_gradient_products(const Shape& s) {
   // Of whole tiles, about as many as take as long as the launches of the library. A tile of d_input
   // counts for as many more as its way from and to memory takes.
   constexpr int64_t kMultiplyAdds = 80'000'000, kOfTile = 64;
@@ -399,7 +391,7 @@ bool are_small_gradient_products(const CommonShape& s) {
          tiles_of_weights(s) * s.batch + tiles_of_input(s) * (s.gates() + kOfTile) <= kMost;
 }
 
-GradientParts parts_of_weight_gradient(const CommonShape& s, const DeviceFacts& device) {
+GradientParts parts_of_weight_gradient(const Shape& s, const DeviceFacts& device) {
   // In chunks of tiles. So many in a row take no longer than adding parts would.
   constexpr int64_t kOfAMultiprocessor = 3, kOfOnePart = 3;
   const int64_t of_tile = ceil_div(s.batch, kGradientChunk);

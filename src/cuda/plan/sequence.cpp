@@ -40,7 +40,7 @@ StepsPlan plan_with_hoisted_input(const SequenceShape& shape,
   layout.copies_weights_input = layout.copies_input = false;
   StepsPlan plan = plan_layout(layout, shape, device, selection);
   const int64_t rows = plan.rows_at_a_time, steps = plan.layout.steps_a_chunk(rows);
-  CommonShape product = shape;
+  Shape product = shape;
   product.batch = steps * rows;
   plan.us += plan_input_product(product, device).us / static_cast<double>(steps) * plan.parts();
   return plan;
@@ -99,7 +99,7 @@ SequencePlan choose_sequence(const SequenceShape& shape,
   SequencePlan plan;
   double us = 0;  // of a step
   if (shape.backward) {
-    plan.gradients = choose(step_gradient_shape(shape), device, selection);
+    plan.gradients = choose(shape.step_backward(), device, selection);
     us = plan.gradients.estimate.us;
   } else {
     if (shape.one_step) {

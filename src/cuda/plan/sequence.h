@@ -1,12 +1,10 @@
 // How a sequence or its backward is computed: by one kernel for all steps (recurrence.h) or one
-// step after the other, by kernels (forward.h, sequence_gradients.h) or by the library. Plain host
-// code that queries no device.
+// step after the other, by kernels or by the library. Plain host code that queries no device.
 #pragma once
 
 #include "../step_problem.h"
 #include "forward.h"
 #include "recurrence.h"
-#include "sequence_gradients.h"
 
 #include <cstdint>
 #include <optional>
@@ -77,24 +75,25 @@ struct StepsPlan {
 };
 
 /// What the planner knows of a sequence. All but the first part is of the steps of a forward.
-struct SequenceShape : RecurrenceShape {
+struct SequenceShape : Shape {
   StepsLayout layout{};  // if they multiply the input
   int64_t copied_input_columns = 0;
   // Only strides and alignment count, up to cache lines.
   Matrix input{}, weights{}, weights_input{};
-  std::optional<ForwardShape> one_step{};  // if the cell's kernels can compute all of it
+  std::optional<Shape> one_step{};  // if the cell's kernels can compute all of it
 
+  SequenceShape() { work = Work::kSequence; }
   bool operator==(const SequenceShape&) const = default;
 };
 
 /// One kernel for all steps or, if that is null, the cell's for the only step or, if that has no
 /// candidate, the kernels of single steps.
 struct SequencePlan {
-  const RecurrenceCandidate* recurrence = nullptr;
-  std::optional<GridPlan> grid{};      // of a kernel across the grid
-  ForwardPlan one_step{};              // of a forward
-  StepsPlan steps{};                   // of a forward
-  SequenceGradientChoice gradients{};  // of a backward
+  const Candidate* recurrence = nullptr;
+  std::optional<GridPlan> grid{};  // of a kernel across the grid
+  ForwardPlan one_step{};          // of a forward
+  StepsPlan steps{};               // of a forward
+  Choice gradients{};              // of a backward
 };
 
 /// The way with the least time. The steps of a forward multiply the input themselves, unless it

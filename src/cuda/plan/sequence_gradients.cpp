@@ -1,6 +1,7 @@
 // The candidates for a step of a sequence's backward: what each supports, and its estimated time.
-#include "sequence_gradients.h"
-
+// One is one launch, by mma.sync, or by wgmma with W_h transposed once for all steps; or a product
+// by ATen and a pointwise kernel.
+#include "choice.h"
 #include "times.h"
 
 #include <algorithm>
@@ -8,13 +9,12 @@
 namespace lltm::cuda {
 namespace {
 
-using Row = SequenceGradientCandidate;  // of the table below
-using Shape = SequenceGradientShape;
+using Row = Candidate;  // of the table below
 
 /// The estimate for tiles with the best number of ranks, or with the wanted one.
 Estimate tiles_time(const Row& of, const Shape& shape, const DeviceFacts& device, int wanted) {
   const SequenceBackwardCosts& costs = device.costs->sequence_backward;
-  const Shape::Times& tile = of.times;
+  const auto tile = of.times_as<StepBackwardTimes>();
   const int64_t tiles =
       ceil_div(shape.batch, of.tile.rows) * ceil_div(shape.state_size, of.tile.columns);
   const bool hopper = of.group == Group::kHopper;
@@ -98,30 +98,33 @@ bool tiles_support(const Row&, const Shape& shape, const DeviceFacts& device) {
   return ours_run(shape, device) && shape.gates() == 3 * shape.state_size;
 }
 
-constexpr SequenceGradientCandidate wgmma(std::string_view name,
-                                          TileShape tile,
-                                          SequenceGradientShape::Times times,
-                                          bool float32,
-                                          bool any_state_size) {
+constexpr Candidate wgmma(std::string_view name,
+                          TileShape tile,
+                          StepBackwardTimes times,
+                          bool float32,
+                          bool any_state_size) {
   return {.name = name,
           .group = Group::kHopper,
-          .tile = tile,
-          .times = times,
           .supports = wgmma_supports,
           .estimate = tiles_time,
+          .tile = tile,
           .float32 = float32,
-          .any_state_size = any_state_size};
+          .any_state_size = any_state_size,
+          .times = std::bit_cast<decltype(Candidate::times)>(times)};
 }
 
-constexpr SequenceGradientCandidate tiles(std::string_view name,
-                                          TileShape tile,
-                                          SequenceGradientShape::Times times) {
-  return {name, Group::kTiles, tile, times, tiles_support, tiles_time};
+constexpr Candidate tiles(std::string_view name, TileShape tile, StepBackwardTimes times) {
+  return {.name = name,
+          .group = Group::kTiles,
+          .supports = tiles_support,
+          .estimate = tiles_time,
+          .tile = tile,
+          .times = std::bit_cast<decltype(Candidate::times)>(times)};
 }
 
 // Times are microseconds, measured as those in costs.h; whether in float32, and for any state_size.
 // clang-format off
-constexpr SequenceGradientCandidate kCandidates[] = {
+constexpr Candidate kCandidates[] = {
     wgmma("sequence_backward_wgmma_64x32", {64, 32},
         {.chunk = {.float32 = 0, .tf32 = 0.161, .half = 0.207}, .finish = 3.66, .exchange = 0, .shared = 1.16}, false, false),
     wgmma("sequence_backward_wgmma_64x64", {64, 64},
@@ -136,14 +139,13 @@ constexpr SequenceGradientCandidate kCandidates[] = {
         {.chunk = {.float32 = 0.467, .tf32 = 0.333, .half = 0.302}, .finish = 2.57, .exchange = 0.531, .shared = 1.5}),
     tiles("sequence_backward_tiles_64x64", {64, 64},
         {.chunk = {.float32 = 1.07, .tf32 = 0.578, .half = 0.536}, .finish = 8.23, .exchange = 0.947, .shared = 1.71}),
-    {"sequence_backward_library", Group::kLibrary, {}, {}, supports_everything, time_by_library},
+    {"sequence_backward_library", Group::kLibrary, supports_everything, time_by_library},
 };
 // clang-format on
 
 }  // namespace
 
-template <>
-std::span<const SequenceGradientCandidate> candidates() {
+std::span<const Candidate> step_backward_candidates() {
   return kCandidates;
 }
 
