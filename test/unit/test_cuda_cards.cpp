@@ -7,7 +7,6 @@
 #include "cuda/kernels/sequence/kernels.h"
 #include "cuda/launch_forward.h"
 #include "cuda/plan/backward.h"
-#include "cuda/plan/grid.h"
 #include "cuda/plan/input_product.h"
 #include "cuda/plan/recurrence.h"
 #include "fake_cuda.h"

@@ -1,6 +1,5 @@
 // Which kernel runs all steps of a sequence on CUDA: plain host code, tested without a GPU.
 #include "cuda/plan/candidates.h"
-#include "cuda/plan/grid.h"
 #include "cuda/plan/input_product.h"
 #include "cuda/plan/recurrence.h"
 #include "cuda/plan/sequence.h"
@@ -131,15 +130,17 @@ TEST(GridPlan, HasRoomForAllBlocksAtOnce) {
     const int64_t rows = test::log_uniform(random, 1, 3000);
     const int64_t state_size = test::log_uniform(random, 1, 1200);
     const bool backward = i / 64 % 2 == 1;
-    const auto plan = plan_grid(cell, arithmetic, state_size, rows, backward, device);
+    const auto plan = plan_grid(shape_of(1, rows, state_size, backward, arithmetic, cell), device);
     if (!plan) {
       continue;
     }
     ++found;
     const GridTeams& teams = plan->teams;
     ASSERT_LE(teams.teams * teams.blocks, device.multiprocessors);
-    ASSERT_LE(grid_shared_bytes(cell, plan->tile, arithmetic, backward, teams.groups),
-              device.shared_bytes_a_block);
+    const int bytes = with_cell(cell, [&]<typename Cell>() {
+      return grid_shared_bytes<Cell>(plan->tile, arithmetic, backward, teams.groups);
+    });
+    ASSERT_LE(bytes, device.shared_bytes_a_block);
     // What inference needs beside z_x.
     ASSERT_LE(grid_workspace(plan->tile, teams, gates_of(cell), arithmetic, backward, rows).bytes,
               24 << 20);
@@ -239,9 +240,9 @@ TEST(GridPlan, HasATileForAllThatOthersHave) {
       for (const int64_t rows : {1, 8, 20, 60, 100, 150, 200, 300, 500}) {
         for (const bool backward : {false, true}) {
           const auto of_lltm =
-              plan_grid(CellType::kLltm, arithmetic, state_size, rows, backward, kH200);
+              plan_grid(shape_of(1, rows, state_size, backward, arithmetic), kH200);
           const auto of_gru =
-              plan_grid(CellType::kGru, arithmetic, state_size, rows, backward, kH200);
+              plan_grid(shape_of(1, rows, state_size, backward, arithmetic, CellType::kGru), kH200);
           ASSERT_EQ(of_gru.has_value(), of_lltm.has_value()) << state_size << " " << rows;
           if (of_gru) {
             ASSERT_TRUE(has_grid_tile(/*adds=*/false, arithmetic, backward, of_gru->tile));

@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <sstream>
-#include <string_view>
+#include <type_traits>
+#include <vector>
 
 namespace lltm::cuda {
 namespace {
@@ -148,174 +150,119 @@ Estimate time_of_sequence(const Row& of, const Shape& shape, const DeviceFacts& 
   return {input + static_cast<double>(parts) * of_part.time(device)};
 }
 
-constexpr Candidate across_grid(std::string_view name, CellType cell) {
-  Candidate of{.name = name,
-               .group = Group::kGrid,
-               .supports = supports_sequence,
-               .estimate = time_of_sequence};
-  of.cell = cell;
-  of.recurrence.state_size = kGridForwardTiles.back().state_size;
-  return of;
-}
-
-/// A row of the table. The name, recurrence_[lstm_|gru_]PRODUCT_STATExROWS[_x|_clusterBLOCKS], says
-/// what the kernel is compiled for.
-consteval Candidate row(std::string_view name,
-                        RecurrenceTimes forward,
-                        RecurrenceTimes backward = {}) {
-  std::string_view rest = name;
-  const auto take = [&](std::string_view word) {
-    const bool found = rest.starts_with(word);
-    rest.remove_prefix(found ? word.size() : 0);
-    return found;
-  };
-  const auto number = [&] {
-    int value = 0;
-    for (; !rest.empty() && rest[0] >= '0' && rest[0] <= '9'; rest.remove_prefix(1)) {
-      value = 10 * value + rest[0] - '0';
-    }
-    return value;
-  };
-  Candidate of{.name = name,
-               .group = Group::kBlock,
-               .supports = supports_sequence,
-               .estimate = time_of_sequence,
-               .recurrence_forward = forward,
-               .recurrence_backward = backward};
-  take("recurrence_");
-  of.cell = take("lstm_") ? CellType::kLstm : take("gru_") ? CellType::kGru : CellType::kLltm;
-  of.float32 = take("fma_");
-  take("mma_");
-  of.recurrence.state_size = number();
-  take("x");
-  of.recurrence.rows = number();
-  of.recurrence.x_inside = take("_x");
-  if (take("_cluster")) {
-    of.recurrence.cluster = number();
-    of.group = Group::kCluster;
-  }
-  of.blocks_a_multiprocessor = of.float32 ? resident_fma_blocks(gates_of(of.cell), of.recurrence)
-                                          : resident_mma_blocks(of.recurrence);
-  return of;
-}
-
-// Measured on an H100.
-constexpr Candidate kCandidates[] = {
-    row("recurrence_fma_32x1", {0.21, 0.075}, {0.29, 0.058}),
-    row("recurrence_fma_32x2", {0.33, 0.14}, {0.54, 0.105}),
-    row("recurrence_fma_32x4", {0.65, 0.31}, {1.14, 0.35}),
-    row("recurrence_fma_32x1_x", {0.30, 0.056}),
-    row("recurrence_fma_64x1", {0.24, 0.26}, {0.31, 0.23}),
-    row("recurrence_fma_64x2", {0.32, 0.39}, {0.41, 0.30}),
-    row("recurrence_fma_64x4", {0.53, 0.75}, {0.62, 0.53}),
-    row("recurrence_fma_96x1", {0.46, 0.46}, {0.51, 0.51}),
-    row("recurrence_fma_96x2", {0.68, 0.68}, {0.71, 0.71}),
-    row("recurrence_fma_96x4", {1.30, 1.30}, {1.36, 1.36}),
-    row("recurrence_fma_128x1", {0.54, 0.54}, {0.64, 0.64}),
-    row("recurrence_fma_128x2", {0.95, 0.95}, {0.97, 0.97}),
-    row("recurrence_fma_128x4", {1.95, 1.95}, {1.95, 1.95}),
-    row("recurrence_fma_256x1_cluster4", {0.69, 0}, {0.78, 0}),
-    row("recurrence_fma_256x2_cluster4", {1.17, 0}, {1.35, 0}),
-    row("recurrence_fma_256x3_cluster4", {1.60, 0}, {1.85, 0}),
-    row("recurrence_fma_256x4_cluster4", {1.95, 0}, {2.35, 0}),
-    row("recurrence_fma_512x1_cluster16", {0.83, 0}, {1.22, 0}),
-    row("recurrence_fma_512x2_cluster16", {1.41, 0}, {1.87, 0}),
-    row("recurrence_fma_512x3_cluster16", {1.98, 0}, {2.55, 0}),
-    row("recurrence_mma_32x1", {0.21, 0.068}, {0.19, 0.072}),
-    row("recurrence_mma_32x8", {0.30, 0.26}, {0.42, 0.21}),
-    row("recurrence_mma_64x1", {0.23, 0.13}, {0.24, 0.17}),
-    row("recurrence_mma_64x8", {0.35, 0.40}, {0.46, 0.44}),
-    row("recurrence_mma_96x1", {0.37, 0.30}, {0.41, 0.30}),
-    row("recurrence_mma_96x8", {0.60, 0.60}, {0.82, 0.82}),
-    row("recurrence_mma_128x1", {0.40, 0.40}, {0.50, 0.50}),
-    row("recurrence_mma_128x8", {0.65, 0.65}, {0.97, 0.97}),
-    row("recurrence_mma_128x32", {3.50, 3.50}, {3.90, 3.90}),
-    row("recurrence_mma_128x32_x", {2.60, 2.60}),
-    row("recurrence_mma_256x32_cluster4", {0.55, 0.15}, {0.97, 0.10}),
-    row("recurrence_mma_384x32_cluster6", {0.80, 0.11}, {1.20, 0.11}),
-    row("recurrence_mma_512x16_cluster8", {0.55, 0.165}, {1.45, 0.17}),
-    row("recurrence_lstm_fma_32x1", {0.23, 0.070}, {0.35, 0.078}),
-    row("recurrence_lstm_fma_32x4", {0.35, 0.26}, {0.59, 0.43}),
-    row("recurrence_lstm_fma_64x1", {0.31, 0.23}, {0.40, 0.28}),
-    row("recurrence_lstm_fma_64x2", {0.38, 0.30}, {0.48, 0.39}),
-    row("recurrence_lstm_fma_64x4", {0.65, 0.57}, {0.89, 0.69}),
-    row("recurrence_lstm_fma_96x1", {0.59, 0.59}, {0.89, 0.89}),
-    row("recurrence_lstm_fma_96x2", {1.00, 1.00}, {1.25, 1.25}),
-    row("recurrence_lstm_fma_128x1_cluster2", {0.74, 0}, {0.87, 0}),
-    row("recurrence_lstm_fma_128x2_cluster2", {0.91, 0}, {1.12, 0}),
-    row("recurrence_lstm_fma_128x3_cluster2", {1.17, 0}, {1.45, 0}),
-    row("recurrence_lstm_fma_128x4_cluster2", {1.45, 0}, {1.69, 0}),
-    row("recurrence_lstm_fma_128x5_cluster2", {1.98, 0}, {2.30, 0}),
-    row("recurrence_lstm_fma_256x1_cluster8", {0.83, 0}, {1.02, 0}),
-    row("recurrence_lstm_fma_256x2_cluster8", {1.02, 0}, {1.35, 0}),
-    row("recurrence_lstm_fma_256x3_cluster8", {1.30, 0}, {1.77, 0}),
-    row("recurrence_lstm_fma_256x4_cluster8", {1.62, 0}, {2.17, 0}),
-    row("recurrence_lstm_fma_256x5_cluster8", {1.97, 0}, {2.52, 0}),
-    row("recurrence_lstm_mma_32x1", {0.21, 0.066}, {0.24, 0.094}),
-    row("recurrence_lstm_mma_32x8", {0.37, 0.245}, {0.52, 0.245}),
-    row("recurrence_lstm_mma_64x1", {0.285, 0.173}, {0.315, 0.23}),
-    row("recurrence_lstm_mma_64x8", {0.43, 0.49}, {0.63, 0.60}),
-    row("recurrence_lstm_mma_96x1", {0.425, 0.29}, {0.69, 0.465}),
-    row("recurrence_lstm_mma_96x8", {0.75, 0.75}, {1.17, 1.17}),
-    row("recurrence_lstm_mma_128x1", {0.49, 0.49}, {0.66, 0.66}),
-    row("recurrence_lstm_mma_128x8", {0.90, 0.90}, {1.51, 1.51}),
-    row("recurrence_lstm_mma_128x32_x", {4.20, 4.20}),
-    row("recurrence_lstm_mma_256x32_cluster4", {0.72, 0.122}, {1.20, 0.165}),
-    // The times are the LLTM's, whose gates are as many. They were not measured.
-    row("recurrence_gru_fma_32x1", {0.21, 0.075}, {0.29, 0.058}),
-    row("recurrence_gru_fma_32x4", {0.65, 0.31}, {1.14, 0.35}),
-    row("recurrence_gru_fma_64x1", {0.24, 0.26}, {0.31, 0.23}),
-    row("recurrence_gru_fma_64x4", {0.53, 0.75}, {0.62, 0.53}),
-    row("recurrence_gru_fma_96x1", {0.46, 0.46}, {0.51, 0.51}),
-    row("recurrence_gru_fma_128x1", {0.54, 0.54}, {0.64, 0.64}),
-    row("recurrence_gru_fma_128x2", {0.95, 0.95}, {0.97, 0.97}),
-    row("recurrence_gru_fma_128x4", {1.95, 1.95}, {1.95, 1.95}),
-    row("recurrence_gru_fma_256x1_cluster4", {0.69, 0}, {0.78, 0}),
-    row("recurrence_gru_fma_256x2_cluster4", {1.17, 0}, {1.35, 0}),
-    row("recurrence_gru_fma_256x4_cluster4", {1.95, 0}, {2.35, 0}),
-    row("recurrence_gru_fma_512x1_cluster16", {0.83, 0}, {1.22, 0}),
-    row("recurrence_gru_fma_512x2_cluster16", {1.41, 0}, {1.87, 0}),
-    row("recurrence_gru_fma_512x4_cluster16", {2.45, 0}, {3.25, 0}),
-    row("recurrence_gru_mma_32x1", {0.21, 0.068}, {0.19, 0.072}),
-    row("recurrence_gru_mma_32x8", {0.30, 0.26}, {0.42, 0.21}),
-    row("recurrence_gru_mma_64x1", {0.23, 0.13}, {0.24, 0.17}),
-    row("recurrence_gru_mma_64x8", {0.35, 0.40}, {0.46, 0.44}),
-    row("recurrence_gru_mma_96x1", {0.37, 0.30}, {0.41, 0.30}),
-    row("recurrence_gru_mma_96x8", {0.60, 0.60}, {0.82, 0.82}),
-    row("recurrence_gru_mma_128x1", {0.40, 0.40}, {0.50, 0.50}),
-    row("recurrence_gru_mma_128x8", {0.65, 0.65}, {0.97, 0.97}),
-    row("recurrence_gru_mma_128x32", {3.50, 3.50}, {3.90, 3.90}),
-    row("recurrence_gru_mma_128x32_x", {2.90, 2.90}),
-    row("recurrence_gru_mma_256x32_cluster4", {0.55, 0.15}, {0.97, 0.10}),
-    row("recurrence_gru_mma_384x32_cluster6", {0.80, 0.11}, {1.20, 0.11}),
-    row("recurrence_gru_mma_512x16_cluster8", {0.83, 0.15}, {1.60, 0.165}),
-    across_grid("recurrence_grid", CellType::kLltm),
-    across_grid("recurrence_lstm_grid", CellType::kLstm),
-    across_grid("recurrence_gru_grid", CellType::kGru),
+/// Of a step.
+struct StepTimes {
+  RecurrenceTimes forward, backward;
 };
 
-/// Whether the candidates by one product for a cell are the tiles that it is compiled for.
-template <size_t kCount>
-constexpr bool are_all(const std::array<RecurrenceTile, kCount>& tiles,
-                       CellType cell,
-                       bool float32) {
-  size_t count = 0;
-  for (const Candidate& of : kCandidates) {
-    if (of.group != Group::kGrid && of.cell == cell && of.float32 == float32) {
-      if (std::find(tiles.begin(), tiles.end(), of.recurrence) == tiles.end()) {
-        return false;
-      }
-      ++count;
-    }
-  }
-  return count == kCount;
+// In the order of the tiles, for a cell of three or four gates. Measured on an H100 with the LLTM
+// and the LSTM; the first ones stand for the GRU, too.
+// clang-format off
+constexpr StepTimes kFmaOfThree[] = {
+    {{0.21, 0.075}, {0.29, 0.058}}, {{0.33, 0.14}, {0.54, 0.105}}, {{0.65, 0.31}, {1.14, 0.35}},
+    {{0.30, 0.056}, {}},
+    {{0.24, 0.26}, {0.31, 0.23}}, {{0.32, 0.39}, {0.41, 0.30}}, {{0.53, 0.75}, {0.62, 0.53}},  // state 64
+    {{0.46, 0.46}, {0.51, 0.51}}, {{0.68, 0.68}, {0.71, 0.71}}, {{1.30, 1.30}, {1.36, 1.36}},  // 96
+    {{0.54, 0.54}, {0.64, 0.64}}, {{0.95, 0.95}, {0.97, 0.97}}, {{1.95, 1.95}, {1.95, 1.95}},  // 128
+    {{0.69, 0}, {0.78, 0}}, {{1.17, 0}, {1.35, 0}}, {{1.95, 0}, {2.35, 0}}, {{1.60, 0}, {1.85, 0}},
+    {{0.83, 0}, {1.22, 0}}, {{1.41, 0}, {1.87, 0}}, {{1.98, 0}, {2.55, 0}},                    // 512
+};
+constexpr StepTimes kFmaOfFour[] = {
+    {{0.23, 0.070}, {0.35, 0.078}}, {{0.35, 0.26}, {0.59, 0.43}},
+    {{0.31, 0.23}, {0.40, 0.28}}, {{0.38, 0.30}, {0.48, 0.39}}, {{0.65, 0.57}, {0.89, 0.69}},  // 64
+    {{0.59, 0.59}, {0.89, 0.89}}, {{1.00, 1.00}, {1.25, 1.25}},                                // 96
+    {{0.74, 0}, {0.87, 0}}, {{0.91, 0}, {1.12, 0}}, {{1.45, 0}, {1.69, 0}},                    // 128
+    {{1.17, 0}, {1.45, 0}}, {{1.98, 0}, {2.30, 0}},
+    {{0.83, 0}, {1.02, 0}}, {{1.02, 0}, {1.35, 0}}, {{1.62, 0}, {2.17, 0}},                    // 256
+    {{1.30, 0}, {1.77, 0}}, {{1.97, 0}, {2.52, 0}},
+};
+constexpr StepTimes kMmaOfThree[] = {
+    {{0.21, 0.068}, {0.19, 0.072}}, {{0.30, 0.26}, {0.42, 0.21}},
+    {{0.23, 0.13}, {0.24, 0.17}}, {{0.35, 0.40}, {0.46, 0.44}},                                // 64
+    {{0.37, 0.30}, {0.41, 0.30}}, {{0.60, 0.60}, {0.82, 0.82}},                                // 96
+    {{0.40, 0.40}, {0.50, 0.50}}, {{0.65, 0.65}, {0.97, 0.97}}, {{3.50, 3.50}, {3.90, 3.90}},  // 128
+    {{2.60, 2.60}, {}},
+    {{0.55, 0.15}, {0.97, 0.10}}, {{0.80, 0.11}, {1.20, 0.11}}, {{0.55, 0.165}, {1.45, 0.17}},
+};
+constexpr StepTimes kMmaOfFour[] = {
+    {{0.21, 0.066}, {0.24, 0.094}}, {{0.37, 0.245}, {0.52, 0.245}},
+    {{0.285, 0.173}, {0.315, 0.23}}, {{0.43, 0.49}, {0.63, 0.60}},                             // 64
+    {{0.425, 0.29}, {0.69, 0.465}}, {{0.75, 0.75}, {1.17, 1.17}},                              // 96
+    {{0.49, 0.49}, {0.66, 0.66}}, {{0.90, 0.90}, {1.51, 1.51}}, {{4.20, 4.20}, {}},            // 128
+    {{0.72, 0.122}, {1.20, 0.165}},
+};
+// clang-format on
+// The GRU's own.
+constexpr RecurrenceTile kGruTiles[] = {{512, 4, false, 16}, {128, 32, true}, {512, 16, false, 8}};
+constexpr StepTimes kOfGruTiles[] = {
+    {{2.45, 0}, {3.25, 0}}, {{2.90, 2.90}, {}}, {{0.83, 0.15}, {1.60, 0.165}}};
+
+/// Times of all tiles of a cell, from those of the cell that they were measured with. A tile
+/// without times does not compile.
+template <typename Cell, size_t kCount, size_t kMeasured>
+consteval std::array<StepTimes, kCount> times_of(
+    const std::array<RecurrenceTile, kCount>& tiles,
+    const std::array<RecurrenceTile, kMeasured>& measured,
+    const StepTimes (&times)[kMeasured]) {
+  std::array<StepTimes, kCount> found{};
+  std::ranges::transform(tiles, found.begin(), [&](const RecurrenceTile& tile) {
+    const auto own = std::ranges::find(kGruTiles, tile) - kGruTiles;
+    return std::is_same_v<Cell, cell::Gru> && own < std::ssize(kGruTiles)
+               ? kOfGruTiles[own]
+               : times[std::ranges::find(measured, tile) - measured.begin()];
+  });
+  return found;
 }
-static_assert(are_all(kFmaTiles<3>, CellType::kLltm, true) &&
-              are_all(kFmaTiles<4>, CellType::kLstm, true) &&
-              are_all(kFmaTilesOf<3, 4>, CellType::kGru, true));
-static_assert(are_all(kMmaTiles<3>, CellType::kLltm, false) &&
-              are_all(kMmaTiles<4>, CellType::kLstm, false) &&
-              are_all(kMmaTilesOf<3, 4>, CellType::kGru, false));
+
+/// Named recurrence_[lstm_|gru_]PRODUCT_STATExROWS[_x|_clusterBLOCKS], which is what a kernel is
+/// compiled for, or recurrence_[lstm_|gru_]grid.
+std::vector<Candidate> all_candidates() {
+  std::vector<Candidate> all;
+  const auto add = [&](Group group, CellType cell, const std::string& kernel) -> Candidate& {
+    static std::deque<std::string> names;
+    constexpr const char* kCells[kCellTypes] = {"", "lstm_", "gru_"};
+    names.push_back(std::string("recurrence_") + kCells[static_cast<size_t>(cell)] + kernel);
+    all.push_back({.name = names.back(),
+                   .group = group,
+                   .supports = supports_sequence,
+                   .estimate = time_of_sequence,
+                   .cell = cell});
+    return all.back();
+  };
+  const auto add_tiles = [&](CellType cell, bool float32, const auto& tiles, const auto& times) {
+    for (size_t i = 0; i < tiles.size(); ++i) {
+      const RecurrenceTile& tile = tiles[i];
+      const bool in_clusters = tile.cluster > 1;
+      Candidate& of = add(in_clusters ? Group::kCluster : Group::kBlock,
+                          cell,
+                          (float32 ? "fma_" : "mma_") + std::to_string(tile.state_size) + "x" +
+                              std::to_string(tile.rows) + (tile.x_inside ? "_x" : "") +
+                              (in_clusters ? "_cluster" + std::to_string(tile.cluster) : ""));
+      of.float32 = float32;
+      of.recurrence = tile;
+      of.recurrence_forward = times[i].forward;
+      of.recurrence_backward = times[i].backward;
+      of.blocks_a_multiprocessor =
+          float32 ? resident_fma_blocks(gates_of(cell), tile) : resident_mma_blocks(tile);
+    }
+  };
+  for (const CellType cell : {CellType::kLltm, CellType::kLstm, CellType::kGru}) {
+    with_cell(cell, [&]<typename Cell>() {
+      constexpr int kGates = Cell::kGates;
+      constexpr const auto &kFma = kFmaTilesOf<kGates, Cell::kSaved>,
+                           &kMma = kMmaTilesOf<kGates, Cell::kSaved>;
+      if constexpr (kGates == 3) {
+        add_tiles(cell, true, kFma, times_of<Cell>(kFma, kFmaTiles<3>, kFmaOfThree));
+        add_tiles(cell, false, kMma, times_of<Cell>(kMma, kMmaTiles<3>, kMmaOfThree));
+      } else {
+        add_tiles(cell, true, kFma, times_of<Cell>(kFma, kFmaTiles<4>, kFmaOfFour));
+        add_tiles(cell, false, kMma, times_of<Cell>(kMma, kMmaTiles<4>, kMmaOfFour));
+      }
+    });
+    add(Group::kGrid, cell, "grid").recurrence.state_size = kGridForwardTiles.back().state_size;
+  }
+  return all;
+}
 
 /// The tiles of d_weights, and of d_input.
 int64_t tiles_of_weights(const Shape& s) {
@@ -328,12 +275,8 @@ int64_t tiles_of_input(const Shape& s) {
 }  // namespace
 
 std::span<const Candidate> recurrence_candidates() {
-  return kCandidates;
-}
-
-std::optional<GridPlan> plan_grid(const Shape& shape, const DeviceFacts& device) {
-  return plan_grid(
-      shape.cell, *shape.arithmetic, shape.state_size, shape.batch, shape.backward, device);
+  static const std::vector<Candidate> all = all_candidates();
+  return all;
 }
 
 std::string why_no_recurrence(const Shape& shape, const DeviceFacts& device, Group group) {
@@ -345,7 +288,7 @@ std::string why_no_recurrence(const Shape& shape, const DeviceFacts& device, Gro
   }
   int largest = 0;
   std::optional<std::string> why;  // of the smallest that the state fits, which is the first
-  for (const Candidate& of : kCandidates) {
+  for (const Candidate& of : recurrence_candidates()) {
     if (of.group != group || !is_for(of, shape)) {
       continue;
     }

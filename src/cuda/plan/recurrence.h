@@ -2,8 +2,8 @@
 // Plain host code that queries no device.
 #pragma once
 
+#include "../kernels/grid/tile.h"
 #include "choice.h"
-#include "grid.h"
 
 #include <cstdint>
 #include <optional>
@@ -11,7 +11,16 @@
 
 namespace lltm::cuda {
 
-/// How the kernel across the grid divides a sequence, if it can.
+struct GridPlan {
+  GridTile tile;
+  GridTeams teams;
+  double us;  // of a step
+
+  int rows_of_team() const { return teams.groups * kGridGroupRows; }
+};
+
+/// How the kernel across the grid divides a sequence: by the tile with the least time, or nothing
+/// if no tile's teams are resident at once.
 std::optional<GridPlan> plan_grid(const Shape& shape, const DeviceFacts& device);
 
 /// Why no kernel of a group, of blocks by themselves or of clusters, takes a sequence, in words
