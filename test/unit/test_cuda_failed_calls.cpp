@@ -61,7 +61,7 @@ void expect_failed_launches_leave_nothing() {
   for (const Candidate& candidate : hopper_candidates(shape)) {
     SCOPED_TRACE(candidate.name);
     expect_failures_leave_nothing(
-        [&] { return launch<kArithmetic>(p, estimate(candidate, shape, kH200).plan); });
+        [&] { return launch<kArithmetic>(p, estimate(candidate, shape, kH200)->plan); });
     ++candidates;
   }
   const StepProblem step = random_step(random, element_size(kArithmetic));

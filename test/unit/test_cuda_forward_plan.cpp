@@ -127,9 +127,8 @@ TEST(ModelChoice, HasTheLeastEstimateOfWhatIsSupported) {
   for (const Shape& shape : many_shapes()) {
     const auto choice = choose(shape, kH200);
     for (const Candidate& other : candidates(Work::kForward)) {
-      if (const auto estimate = estimate_if_supported(other, shape, kH200, /*ranks=*/0);
-          estimate && is_exact(other, shape)) {
-        EXPECT_LE(choice.estimate.us, estimate->us) << choice.candidate->name << " " << other.name;
+      if (const auto found = estimate(other, shape, kH200); found && is_exact(other, shape)) {
+        EXPECT_LE(choice.estimate.us, found->us) << choice.candidate->name << " " << other.name;
       }
     }
   }
@@ -166,7 +165,7 @@ TEST(Model, NeverSharesKAmongBlocksThatAreNotResidentAtOnce) {
         if (!supports(candidate, shape, device)) {
           continue;
         }
-        const Estimate found = estimate(candidate, shape, device);
+        const Estimate found = *estimate(candidate, shape, device);
         ASSERT_GE(found.ranks, 1) << candidate.name;
         ASSERT_GT(found.us, 0) << candidate.name;
         const int cluster = found.ranks * candidate.tile.row_tiles;

@@ -29,7 +29,7 @@ template <Arithmetic kArithmetic>
 int expect_described(const BackwardProblem& p, const Shape& shape) {
   int launched = 0;
   for (const Candidate& candidate : hopper_candidates(shape)) {
-    const GradientPlan plan = estimate(candidate, shape, kH200).plan;
+    const GradientPlan plan = estimate(candidate, shape, kH200)->plan;
     fake_cuda() = {};
     const cudaError_t error = launch<kArithmetic>(p, plan);
     const auto& violations = fake_cuda().violations;
@@ -180,8 +180,8 @@ void expect_steps_described() {
     const Shape shape = shape_of(kArithmetic, step, kCell);
     for (const Candidate& candidate : hopper_candidates(shape)) {
       fake_cuda() = {};
-      int ranks = estimate(candidate, shape, kH200, i % candidate.most_ranks + 1).ranks;
-      ranks = ranks > 0 ? ranks : estimate(candidate, shape, kH200).ranks;
+      const auto with_ranks = estimate(candidate, shape, kH200, i % candidate.most_ranks + 1);
+      const int ranks = (with_ranks ? with_ranks : estimate(candidate, shape, kH200))->ranks;
       const cudaError_t error = launch_forward(
           {.arithmetic = kArithmetic, .cell = kCell, .choice = {&candidate, {.ranks = ranks}}},
           step,

@@ -59,9 +59,9 @@ TEST(RecurrencePlan, TakesTheCandidateWithTheLeastTime) {
       if (!supports(other, shape, kH200)) {
         continue;
       }
-      const double time = estimate(other, shape, kH200).us;
+      const double time = estimate(other, shape, kH200)->us;
       ASSERT_GT(time, 0);
-      ASSERT_GE(time, chosen == nullptr ? time_of_steps : estimate(*chosen, shape, kH200).us);
+      ASSERT_GE(time, chosen == nullptr ? time_of_steps : estimate(*chosen, shape, kH200)->us);
     }
     if (chosen != nullptr) {
       ++found;
@@ -87,10 +87,10 @@ TEST(RecurrencePlan, TakesLongerForMore) {
                                  rows,
                                  candidate.recurrence.state_size,
                                  backward,
-                                 Arithmetic::kFloat32,
+                                 candidate.float32 ? Arithmetic::kFloat32 : Arithmetic::kBFloat16,
                                  candidate.cell),
                         kH200)
-            .us;
+            ->us;
       };
       EXPECT_LT(time(100, 16), time(200, 16)) << candidate.name;
       EXPECT_LE(time(100, 16), time(100, 1000)) << candidate.name;
@@ -259,9 +259,9 @@ TEST(GridPlan, HasATileForAllThatOthersHave) {
 TEST(RecurrencePlan, ChunksCostLaunches) {
   const Candidate& candidate = candidates(Work::kSequence).front();
   Shape shape = shape_of(100, 16, 8);
-  const double at_once = estimate(candidate, shape, kH200).us;
+  const double at_once = estimate(candidate, shape, kH200)->us;
   shape.launches = 10;
-  EXPECT_GT(estimate(candidate, shape, kH200).us, at_once);
+  EXPECT_GT(estimate(candidate, shape, kH200)->us, at_once);
 }
 
 // Where the workspace has no room for z_x of a step, as of inference with many rows.
@@ -270,12 +270,12 @@ TEST(RecurrencePlan, RunsSomeOfTheRowsAtATime) {
       shape_of(16, 100'000, 64, /*backward=*/false, Arithmetic::kBFloat16, CellType::kLstm);
   EXPECT_EQ(shape.parts(), 1);
   const Candidate& all = *choose_recurrence(shape, kH200, {}, kNever);
-  const double us = estimate(all, shape, kH200).us;
+  const double us = estimate(all, shape, kH200)->us;
   shape.launches = 2 * shape.steps;
   EXPECT_EQ(shape.parts(), 2);
   const Candidate& in_parts = *choose_recurrence(shape, kH200, {}, kNever);
-  EXPECT_GT(estimate(in_parts, shape, kH200).us, us);
-  EXPECT_LT(estimate(in_parts, shape, kH200).us, 1.5 * us);
+  EXPECT_GT(estimate(in_parts, shape, kH200)->us, us);
+  EXPECT_LT(estimate(in_parts, shape, kH200)->us, 1.5 * us);
   EXPECT_EQ(why_no_block(shape, kH200), "");
   shape.batch = 1000;
   EXPECT_EQ(why_no_recurrence(shape, kH200, Group::kGrid),
@@ -323,7 +323,7 @@ TEST(RecurrencePlan, MultipliesTheInputInsideWithManyRows) {
   other.launches = 0;
   EXPECT_EQ(why_no_block(other, kH200), "");
   EXPECT_TRUE(is_inside(other));
-  EXPECT_EQ(estimate(*chosen(other), other, kH200).us, estimate(*chosen(other), many, kH200).us);
+  EXPECT_EQ(estimate(*chosen(other), other, kH200)->us, estimate(*chosen(other), many, kH200)->us);
   other.input_in_pairs = false;
   EXPECT_EQ(why_no_block(other, kH200), "has no workspace for a step of 4096 rows");
 }
@@ -359,7 +359,7 @@ TEST(RecurrencePlan, HidesThePrologueBehindASmallProduct) {
     ++steps;
   }
   const auto time = [&](int64_t count) {
-    return estimate(candidate, shape_of(count, 1, 32), kA100).us;
+    return estimate(candidate, shape_of(count, 1, 32), kA100)->us;
   };
   EXPECT_GT(time(steps) - time(steps - 1), 2 * (time(steps + 1) - time(steps)));
 }

@@ -14,8 +14,6 @@
 namespace lltm::cuda {
 namespace {
 
-using Row = Candidate;  // of the table below
-
 /// The largest cluster with which all tiles are resident at once. More multiprocessors read the
 /// weights faster.
 int most_ranks(const DeviceFacts& device, int64_t tiles, int64_t chunks, double blocks_per_sm) {
@@ -28,17 +26,9 @@ int most_ranks(const DeviceFacts& device, int64_t tiles, int64_t chunks, double 
   return 1;
 }
 
-/// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows
-/// or more could exceed that and still fit a GPU's memory.
-bool ours_run(const Shape& s, const DeviceFacts& device) {
-  return s.arithmetic && device.tiles &&
-         ceil_div(s.batch, 16) * ceil_div(s.width(), 8) < (int64_t{1} << 28) &&
-         ceil_div(s.gates(), 64) * ceil_div(s.width(), 64) < (int64_t{1} << 28);
-}
-
 // The whole backward in one launch, without tiles. A thread takes four columns or one.
-bool few_rows_supports(const Row&, const Shape& s, const DeviceFacts& device) {
-  return ours_run(s, device) && s.forms_d_old_h && s.batch <= kFewRows;
+bool few_rows_supports(const Candidate&, const Shape& s, const DeviceFacts&) {
+  return s.forms_d_old_h && s.batch <= kFewRows;
 }
 
 int few_rows_ranks(const Shape& s, const DeviceFacts& device) {
@@ -73,16 +63,10 @@ Estimate few_rows_time(const Shape& s, const DeviceFacts& device) {
 
 // TMA reads rows that start anywhere, or they are packed. The kernels count rows in int, also those
 // by which the last tile exceeds the matrix.
-template <bool kFloat32>
-bool wgmma_supports(const Row&, const Shape& s, const DeviceFacts& device) {
+bool wgmma_supports(const Candidate& of, const Shape& s, const DeviceFacts&) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  return ours_run(s, device) && device.wgmma && (kFloat32 || s.cell == CellType::kLltm) &&
-         kFloat32 == (s.arithmetic == Arithmetic::kFloat32) && s.batch < kMost &&
-         s.gates() < kMost && s.width() < kMost;
-}
-
-bool tiles_support(const Row&, const Shape& s, const DeviceFacts& device) {
-  return ours_run(s, device) && s.cell == CellType::kLltm;
+  return (of.float32 || s.cell == CellType::kLltm) && s.batch < kMost && s.gates() < kMost &&
+         s.width() < kMost;
 }
 
 // Large products take the largest tiles that the shared memory of sm_80 and sm_90 holds.
@@ -146,7 +130,10 @@ Estimate time_by_library(const Shape& s, const DeviceFacts& device) {
 
 /// The kernel of d_gates, unless `of` has few rows, and the products.
 template <Estimate (*time)(const Shape&, const DeviceFacts&)>
-Estimate estimate(const Row& of, const Shape& s, const DeviceFacts& device, int) {
+std::optional<Estimate> estimate(const Candidate& of,
+                                 const Shape& s,
+                                 const DeviceFacts& device,
+                                 int) {
   Estimate found = time(s, device);
   if (of.group != Group::kFewRows) {
     found.us += 10 * static_cast<double>(s.batch * s.state_size) * s.element_bytes() /
@@ -158,11 +145,11 @@ Estimate estimate(const Row& of, const Shape& s, const DeviceFacts& device, int)
 // Those with few rows compute all of it, the others the products. None has ranks to select.
 // clang-format off
 constexpr Candidate kCandidates[] = {
-    {"backward_few_rows",      Group::kFewRows, few_rows_supports,     estimate<few_rows_time>},
-    {"backward_wgmma_float32", Group::kHopper,  wgmma_supports<true>,  estimate<choose_float32_gradient_plan>},
-    {"backward_wgmma",         Group::kHopper,  wgmma_supports<false>, estimate<choose_gradient_plan>},
-    {"backward_tiles",         Group::kTiles,   tiles_support,         estimate<tiles_time>},
-    {"backward_library",       Group::kLibrary, supports_everything,   estimate<time_by_library>},
+    {.name = "backward_few_rows",      .group = Group::kFewRows, .estimate = estimate<few_rows_time>, .supports = few_rows_supports},
+    {.name = "backward_wgmma_float32", .group = Group::kHopper,  .estimate = estimate<choose_float32_gradient_plan>, .supports = wgmma_supports, .float32 = true},
+    {.name = "backward_wgmma",         .group = Group::kHopper,  .estimate = estimate<choose_gradient_plan>, .supports = wgmma_supports},
+    {.name = "backward_tiles",         .group = Group::kTiles,   .estimate = estimate<tiles_time>},
+    {.name = "backward_library",       .group = Group::kLibrary, .estimate = estimate<time_by_library>},
 };
 // clang-format on
 

@@ -93,7 +93,7 @@ ContiguousEstimate answer(const Candidate& of,
   shape.input_features = problem.input_features;
   shape.state_size = problem.state_size;
   shape = contiguous(shape);
-  const auto found = estimate_if_supported(of, shape, device, static_cast<int>(problem.ranks));
+  const auto found = estimate(of, shape, device, static_cast<int>(problem.ranks));
   if (!found) {
     return {std::numeric_limits<double>::quiet_NaN(), 0, 0};
   }

@@ -13,7 +13,7 @@ Choice best_of(const Shape& shape, const DeviceFacts& device, const Wanted& want
     if (!wanted(candidate)) {
       continue;
     }
-    if (const auto found = estimate_if_supported(candidate, shape, device, ranks);
+    if (const auto found = estimate(candidate, shape, device, ranks);
         found && (best.candidate == nullptr || found->us < best.estimate.us)) {
       best = {&candidate, *found};
     }
@@ -36,15 +36,41 @@ std::span<const Candidate> candidates(Work work) {
   }
 }
 
-std::optional<Estimate> estimate_if_supported(const Candidate& of,
-                                              const Shape& shape,
-                                              const DeviceFacts& device,
-                                              int ranks) {
-  if (!supports(of, shape, device)) {
-    return std::nullopt;
+bool supports(const Candidate& of, const Shape& shape, const DeviceFacts& device) {
+  if (of.group == Group::kLibrary) {
+    return true;
   }
-  const Estimate time = estimate(of, shape, device, ranks);
-  return time.ranks > 0 ? std::optional(time) : std::nullopt;
+  // Tiles are counted in 32 bits; only a one-column state of 2^30 rows or more could exceed that
+  // and still fit a GPU's memory. A recurrence counts rows.
+  const int64_t columns = shape.work == Work::kBackward ? shape.width() : shape.state_size;
+  const bool is_counted = shape.work == Work::kSequence ||
+                          ceil_div(shape.batch, 16) * ceil_div(columns, 8) < (int64_t{1} << 28);
+  const bool is_of_group =
+      of.group == Group::kHopper
+          ? device.wgmma && of.float32 == (shape.arithmetic == Arithmetic::kFloat32)
+          : of.group != Group::kTiles || shape.cell == CellType::kLltm;
+  return shape.arithmetic && device.tiles && is_counted && is_of_group &&
+         (of.supports == nullptr || of.supports(of, shape, device));
+}
+
+std::optional<Estimate> estimate(const Candidate& of,
+                                 const Shape& shape,
+                                 const DeviceFacts& device,
+                                 int ranks) {
+  std::optional<Estimate> best;
+  if (!supports(of, shape, device) || (ranks != 0 && !of.has_ranks())) {
+    return best;
+  }
+  const int first = std::max(ranks, 1),
+            last = ranks != 0 ? std::min(ranks, of.most_ranks) : of.most_ranks;
+  for (int count = first; count <= last; ++count) {
+    if (auto found = of.estimate(of, shape, device, count);
+        found && (!best || found->us < best->us)) {
+      best = found;
+      best->ranks = count;
+    }
+  }
+  return best;
 }
 
 Choice choose(const Shape& shape, const DeviceFacts& device, const Selection& selection) {

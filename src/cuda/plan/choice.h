@@ -37,31 +37,12 @@ struct Selection {
   bool operator==(const Selection&) const = default;
 };
 
-/// The time of a candidate when `ranks` blocks share the K of a tile; zero ranks: it does not
-/// support the number. Only backwards have a plan.
+/// The time of a candidate when `ranks` blocks share the K of a tile. Only backwards have a plan.
 struct Estimate {
   double us = 0;
   int ranks = 1;
   GradientPlan plan{};
 };
-
-/// The least of the times with 1 to `most` ranks, or the time with `wanted` ranks if that is not
-/// zero. time_with(ranks) returns nothing for a number that is not supported; if there is no other,
-/// the estimate has no ranks.
-template <typename TimeWith>
-Estimate best_ranks(int most, int wanted, const TimeWith& time_with) {
-  Estimate best{0, 0};
-  for (int ranks = 1; ranks <= most; ++ranks) {
-    if (wanted != 0 && ranks != wanted) {
-      continue;
-    }
-    if (const std::optional<double> us = time_with(ranks);
-        us && (best.ranks == 0 || *us < best.us)) {
-      best = {*us, ranks};
-    }
-  }
-  return best;
-}
 
 // The times of a tile, in microseconds.
 
@@ -101,11 +82,14 @@ struct RecurrenceTimes {
 struct Candidate {
   std::string_view name;
   Group group;
-  /// Whether it computes a problem correctly, even if slowly.
-  bool (*supports)(const Candidate&, const Shape&, const DeviceFacts&);
-  /// The time with `ranks` ranks or, if these are zero, as always without ranks, the least over all
-  /// numbers of ranks. Only for problems that it supports.
-  Estimate (*estimate)(const Candidate&, const Shape&, const DeviceFacts&, int ranks);
+  /// The time of a problem that it supports with a number of ranks; nothing if not with so many.
+  std::optional<Estimate> (*estimate)(const Candidate&,
+                                      const Shape&,
+                                      const DeviceFacts&,
+                                      int ranks);
+  /// Whether it computes a problem correctly, even if slowly, beyond what supports() asks of its
+  /// group; null if it does.
+  bool (*supports)(const Candidate&, const Shape&, const DeviceFacts&) = nullptr;
   /// Whether it is accurate enough to be chosen without being selected; null if it always is.
   bool (*is_exact)(const Candidate&, const Shape&) = nullptr;
   CellType cell = CellType::kLltm;  // whose kernel it is
@@ -139,33 +123,19 @@ std::span<const Candidate> backward_candidates();
 std::span<const Candidate> step_backward_candidates();
 std::span<const Candidate> recurrence_candidates();
 
-/// For the candidates of the library.
-inline bool supports_everything(const Candidate&, const Shape&, const DeviceFacts&) {
-  return true;
-}
-
 /// Whether a candidate computes a problem correctly, even if slowly.
-inline bool supports(const Candidate& of, const Shape& shape, const DeviceFacts& device) {
-  return of.supports(of, shape, device);
-}
-
-/// Only for problems that the candidate supports.
-inline Estimate estimate(const Candidate& of,
-                         const Shape& shape,
-                         const DeviceFacts& device,
-                         int ranks = 0) {
-  return ranks != 0 && !of.has_ranks() ? Estimate{0, 0} : of.estimate(of, shape, device, ranks);
-}
+bool supports(const Candidate& of, const Shape& shape, const DeviceFacts& device);
 
 inline bool is_exact(const Candidate& of, const Shape& shape) {
   return of.is_exact == nullptr || of.is_exact(of, shape);
 }
 
-/// The estimate of a candidate, unless it does not support the problem or the number of ranks.
-std::optional<Estimate> estimate_if_supported(const Candidate& of,
-                                              const Shape& shape,
-                                              const DeviceFacts& device,
-                                              int ranks = 0);
+/// The least estimate over all numbers of ranks, or that of one number if it is not zero; nothing
+/// if the candidate does not support the problem, or the number.
+std::optional<Estimate> estimate(const Candidate& of,
+                                 const Shape& shape,
+                                 const DeviceFacts& device,
+                                 int ranks = 0);
 
 /// A candidate, or none, and what it was chosen for.
 struct Choice {

@@ -11,8 +11,6 @@
 namespace lltm::cuda {
 namespace {
 
-using Row = Candidate;  // of the table below
-
 // Whether it is a step that reads z_x, or without input its biases in place of it.
 bool has_z_x(const Shape& shape) {
   return shape.is_step() && shape.input_features == 0;
@@ -24,9 +22,12 @@ double multiplications(const Shape& shape, int64_t tile_rows) {
 }
 
 // A copy of the operands into one matrix, one product by cuBLAS and one pointwise kernel.
-Estimate time_by_library(const Row&, const Shape& shape, const DeviceFacts& device, int) {
+std::optional<Estimate> time_by_library(const Candidate&,
+                                        const Shape& shape,
+                                        const DeviceFacts& device,
+                                        int) {
   if (shape.batch > INT32_MAX) {
-    return {std::numeric_limits<double>::infinity()};  // which BLAS counts in 32 bits
+    return Estimate{std::numeric_limits<double>::infinity()};  // which BLAS counts in 32 bits
   }
   const auto& costs = device.costs->forward.library;
   const auto& step = device.costs->step.library;
@@ -49,15 +50,18 @@ Estimate time_by_library(const Row&, const Shape& shape, const DeviceFacts& devi
   }
   const double us = product.time(device);
   if (shape.is_step()) {
-    return {step.alone * (us + gates * step.element)};
+    return Estimate{step.alone * (us + gates * step.element)};
   }
-  return {us + (shape.cell == CellType::kLltm ? 0 : costs.lstm_launch) +
-          shape.element_bytes() *
-              (2 * batch * static_cast<double>(shape.width()) / costs.copy_rate +
-               5 * gates / costs.rate)};
+  return Estimate{us + (shape.cell == CellType::kLltm ? 0 : costs.lstm_launch) +
+                  shape.element_bytes() *
+                      (2 * batch * static_cast<double>(shape.width()) / costs.copy_rate +
+                       5 * gates / costs.rate)};
 }
 
-Estimate few_rows_time(const Row&, const Shape& shape, const DeviceFacts& device, int) {
+std::optional<Estimate> few_rows_time(const Candidate&,
+                                      const Shape& shape,
+                                      const DeviceFacts& device,
+                                      int) {
   const Costs& all = *device.costs;
   if (shape.is_step()) {
     const auto& step = all.step.few_rows;
@@ -66,7 +70,7 @@ Estimate few_rows_time(const Row&, const Shape& shape, const DeviceFacts& device
                           /*rate=*/1,
                           shape.weights_bytes() * std::sqrt(shape.batch),
                           step.rate};
-    return {product.time(device)};
+    return Estimate{product.time(device)};
   }
   // A row of the GRU has as many sums as one of the LSTM.
   const bool of_lstm = shape.cell != CellType::kLltm;
@@ -88,11 +92,11 @@ Estimate few_rows_time(const Row&, const Shape& shape, const DeviceFacts& device
                         /*rate=*/1,
                         elements * (1 + of.a_row * more_rows),
                         of.rate};
-  return {product.time(device)};
+  return Estimate{product.time(device)};
 }
 
 // The time of a chunk of 128 bytes by mma.sync, relative to 16 bits.
-double tile_arithmetic(const Row& of, const Shape& shape, const ForwardCosts& costs) {
+double tile_arithmetic(const Candidate& of, const Shape& shape, const ForwardCosts& costs) {
   const auto& factor = costs.arithmetic;
   switch (*shape.arithmetic) {
     case Arithmetic::kFloat32:
@@ -114,7 +118,7 @@ double across_lines(const Shape& shape, double factor) {
 
 // The additional time of a block that writes rows that start anywhere. For 64 rows it takes `block`
 // and, per hidden column, `column`.
-double unaligned_end(const Row& of, const Shape& shape, double block, double column) {
+double unaligned_end(const Candidate& of, const Shape& shape, double block, double column) {
   if (shape.state_size * shape.element_bytes() % 16 == 0) {
     return 0;
   }
@@ -124,26 +128,26 @@ double unaligned_end(const Row& of, const Shape& shape, double block, double col
 
 // The bytes of a chunk of K that a block copies: no rows beyond a small batch, and only the block's
 // share of what a cluster shares.
-double chunk_bytes(const Row& of, const Shape& shape, const ForwardCosts& costs) {
+double chunk_bytes(const Candidate& of, const Shape& shape, const ForwardCosts& costs) {
   const int64_t rows = std::min<int64_t>(ceil_div(shape.batch, 8) * 8, of.tile.rows);
   return 128 * (static_cast<double>(rows) * across_lines(shape, costs.states_across_lines) +
                 static_cast<double>(gates_of(shape.cell) * of.tile.columns) / of.tile.row_tiles);
 }
 
 // Row tiles come in whole clusters.
-int64_t count_tiles(const Row& of, const Shape& shape) {
+int64_t count_tiles(const Candidate& of, const Shape& shape) {
   return ceil_div(ceil_div(shape.batch, of.tile.rows), of.tile.row_tiles) * of.tile.row_tiles *
          ceil_div(shape.state_size, of.tile.columns);
 }
 
 // With fewer than three chunks per rank by wgmma, the exchange takes longer than the split saves.
-bool has_chunks_for(int ranks, int64_t chunks, const Row& of) {
+bool has_chunks_for(int ranks, int64_t chunks, const Candidate& of) {
   const int least = of.group == Group::kHopper && !of.float32 ? 3 : 1;
   return ranks == 1 || ranks * least <= chunks;
 }
 
 // What the exchange of the sums of a cluster adds to a block.
-double exchange_time(const Row& of, int ranks, const ForwardCosts& costs) {
+double exchange_time(const Candidate& of, int ranks, const ForwardCosts& costs) {
   if (ranks == 1) {
     return 0;
   }
@@ -157,55 +161,50 @@ double exchange_time(const Row& of, int ranks, const ForwardCosts& costs) {
   return once + a_rank * ranks;
 }
 
-Estimate tiles_time(const Row& of,
-                    const Shape& shape,
-                    const DeviceFacts& device,
-                    int wanted_ranks) {
+std::optional<Estimate> tiles_time(const Candidate& of,
+                                   const Shape& shape,
+                                   const DeviceFacts& device,
+                                   int ranks) {
   const ForwardCosts& costs = device.costs->forward;
   const auto tile = of.times_as<ForwardTimes>().cell;
   const bool hopper = of.group == Group::kHopper;
+  const int cluster = ranks * of.tile.row_tiles;
+  const double places = device.resident_in_clusters_of(cluster);
+  const double resident = of.blocks_a_multiprocessor * places;
   const int64_t chunks = std::max<int64_t>(
       shape.chunks(shape.state_size) + shape.chunks(shape.input_features + shape.packs.input_lead),
       1);
-  const int64_t tiles = count_tiles(of, shape);
+  if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
+    return std::nullopt;
+  }
+  const auto blocks = static_cast<double>(count_tiles(of, shape) * ranks);
+  const double active = std::min(blocks, resident);
+  double chunk = hopper ? tile.chunk : tile.chunk * tile_arithmetic(of, shape, costs);
+  if (hopper && !of.float32) {
+    chunk = std::max(chunk * across_lines(shape, costs.chunk_across_lines),
+                     active * chunk_bytes(of, shape, costs) / costs.chunk_rate);
+  }
+  const double weights = shape.weights_bytes();
+  double read_rate = costs.read_rate;
+  if (weights > costs.cache_bytes) {
+    read_rate = std::min(read_rate, active * costs.block_read_rate) /
+                (shape.weights_in_lines ? 1 : costs.read_across_lines);
+  }
   const auto& anywhere = of.float32 ? costs.float32_unaligned : costs.unaligned;
   const double unaligned = hopper ? unaligned_end(of, shape, anywhere.block, anywhere.column) : 0;
+  // A multiprocessor does not wait for others before it starts another block.
+  const TiledTime tiled{
+      .waves = std::max(std::ceil(blocks / places) / of.blocks_a_multiprocessor, 1.0),
+      .chunks = rounds(chunks, ranks),
+      .chunk = chunk,
+      .rest = tile.block + exchange_time(of, ranks, costs) + unaligned / ranks,
+      .reading = weights / read_rate};
   // The bytes of gates, new_h and new_cell, which are written, and of old_cell, which is read.
   const double traffic =
       static_cast<double>(shape.batch * shape.state_size) * 6 * shape.element_bytes();
-  const double weights = shape.weights_bytes();
-  Estimate best = best_ranks(of.most_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
-    const int cluster = ranks * of.tile.row_tiles;
-    const double places = device.resident_in_clusters_of(cluster);
-    const double resident = of.blocks_a_multiprocessor * places;
-    if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
-      return std::nullopt;
-    }
-    const auto blocks = static_cast<double>(tiles * ranks);
-    const double active = std::min(blocks, resident);
-    double chunk = hopper ? tile.chunk : tile.chunk * tile_arithmetic(of, shape, costs);
-    if (hopper && !of.float32) {
-      chunk = std::max(chunk * across_lines(shape, costs.chunk_across_lines),
-                       active * chunk_bytes(of, shape, costs) / costs.chunk_rate);
-    }
-    double read_rate = costs.read_rate;
-    if (weights > costs.cache_bytes) {
-      read_rate = std::min(read_rate, active * costs.block_read_rate) /
-                  (shape.weights_in_lines ? 1 : costs.read_across_lines);
-    }
-    // A multiprocessor does not wait for others before it starts another block.
-    const TiledTime tiled{
-        .waves = std::max(std::ceil(blocks / places) / of.blocks_a_multiprocessor, 1.0),
-        .chunks = rounds(chunks, ranks),
-        .chunk = chunk,
-        .rest = tile.block + exchange_time(of, ranks, costs) + unaligned / ranks,
-        .reading = weights / read_rate};
-    return tiled.time(device) + traffic / costs.write_rate;
-  });
-  if (shape.pack_bytes > 0) {
-    best.us += device.costs->packing.time(static_cast<double>(shape.pack_bytes));
-  }
-  return best;
+  const double packing =
+      shape.pack_bytes > 0 ? device.costs->packing.time(static_cast<double>(shape.pack_bytes)) : 0;
+  return Estimate{tiled.time(device) + traffic / costs.write_rate + packing};
 }
 
 // A step of a sequence by wgmma. Its kernel starts as soon as there is room for its blocks, at once
@@ -213,15 +212,42 @@ Estimate tiles_time(const Row& of,
 // to kMostAhead steps ahead, and the time of a step is what remains: the chunks of h and the end of
 // a block. If not, it takes as long as a cell that need not be launched, and the blocks of the last
 // wave run beside the first ones of the next step.
-Estimate step_time(const Row& of, const Shape& shape, const DeviceFacts& device, int wanted_ranks) {
+std::optional<Estimate> step_time(const Candidate& of,
+                                  const Shape& shape,
+                                  const DeviceFacts& device,
+                                  int ranks) {
   constexpr int64_t kMostAhead = 3;  // steps
   const Costs& all = *device.costs;
   const StepCosts::Shared& costs = of.float32 ? all.step.float32_shared : all.step.shared;
   const auto tile = of.times_as<ForwardTimes>().step;
+  const int cluster = ranks * of.tile.row_tiles;
+  const int resident = device.resident_in_clusters_of(cluster);
   const int64_t input_chunks = shape.chunks(shape.input_features);
   const int64_t chunks = input_chunks + shape.chunks(shape.state_size);
-  const int64_t tiles = count_tiles(of, shape);
+  if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
+    return std::nullopt;
+  }
+  const int64_t blocks = count_tiles(of, shape) * ranks;
+  // Blocks that share weights wait for each other.
+  const int64_t steps_at_once =
+      of.tile.row_tiles == 1 ? device.resident_in_clusters_of(cluster, of.two_steps_fit) / blocks
+                             : 1;
+  // Those of a further step load the input for about half of the time.
+  const double loading =
+      static_cast<double>(blocks * (std::max<int64_t>(steps_at_once, 1) + 1)) / 2;
+  const double least = of.float32 ? 0
+                                  : std::min(loading, static_cast<double>(resident)) *
+                                        chunk_bytes(of, shape, all.forward) / all.step.chunk_rate;
+  const auto early = static_cast<double>(input_chunks / ranks);
+  const double early_time = early * std::max(tile.input_chunk, least);
+  const double late_time = (rounds(chunks, ranks) - early) * std::max(tile.chunk, least);
+  const double exchange = ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0;
   const double unaligned = unaligned_end(of, shape, costs.unaligned, costs.unaligned_a_column);
+  // Weights that L2 has no room for come from memory in every step.
+  const double weights = shape.weights_bytes();
+  TiledTime tiled{.chunk = late_time,
+                  .rest = tile.block + exchange + unaligned / ranks,
+                  .least = weights > all.step.cache_bytes ? weights / all.step.memory_rate : 0};
   // h is written, and the cell state, in float, is read and written.
   const auto elements = static_cast<double>(shape.batch * shape.state_size);
   const int size = shape.element_bytes();
@@ -229,82 +255,50 @@ Estimate step_time(const Row& of, const Shape& shape, const DeviceFacts& device,
                          (shape.cell == CellType::kGru && has_z_x(shape));
   const double z_x = reads_z_x ? gates_of(shape.cell) * size : 0;
   const double traffic = elements * ((8 + size) / costs.write_rate + z_x / all.step.z_x_rate);
-  // Weights that L2 has no room for come from memory in every step.
-  const double weights = shape.weights_bytes();
-  const double read = weights > all.step.cache_bytes ? weights / all.step.memory_rate : 0;
-  return best_ranks(of.most_ranks, wanted_ranks, [&](int ranks) -> std::optional<double> {
-    const int cluster = ranks * of.tile.row_tiles;
-    const int resident = device.resident_in_clusters_of(cluster);
-    if (!has_chunks_for(ranks, chunks, of) || resident < cluster) {
-      return std::nullopt;
-    }
-    const int64_t blocks = tiles * ranks;
-    // Blocks that share weights wait for each other.
-    const int64_t steps_at_once =
-        of.tile.row_tiles == 1 ? device.resident_in_clusters_of(cluster, of.two_steps_fit) / blocks
-                               : 1;
-    // Those of a further step load the input for about half of the time.
-    const double loading =
-        static_cast<double>(blocks * (std::max<int64_t>(steps_at_once, 1) + 1)) / 2;
-    const double least = of.float32 ? 0
-                                    : std::min(loading, static_cast<double>(resident)) *
-                                          chunk_bytes(of, shape, all.forward) / all.step.chunk_rate;
-    const auto early = static_cast<double>(input_chunks / ranks);
-    const double late = rounds(chunks, ranks) - early;
-    const double early_time = early * std::max(tile.input_chunk, least);
-    const double late_time = late * std::max(tile.chunk, least);
-    const double exchange = ranks > 1 ? costs.exchange + costs.exchange_a_rank * ranks : 0;
-    TiledTime tiled{
-        .chunk = late_time, .rest = tile.block + exchange + unaligned / ranks, .least = read};
-    if (steps_at_once > 1) {
-      const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
-      const double early = (early_time / ahead + costs.early_start) * device.slower();
-      return std::max(tiled.time(device), early) + traffic;
-    }
-    const double used = static_cast<double>(blocks) / resident;
-    const auto& waves = cluster > 1 ? costs.waves_of_clusters : costs.waves;
-    const double more = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
-    tiled.waves += std::max(more, 0.0);
-    tiled.chunk = early_time + late_time;
-    tiled.rest += tile.alone;
-    return tiled.time(device) + traffic;
-  });
+  if (steps_at_once > 1) {
+    const auto ahead = static_cast<double>(std::min(steps_at_once - 1, kMostAhead));
+    const double early = (early_time / ahead + costs.early_start) * device.slower();
+    return Estimate{std::max(tiled.time(device), early) + traffic};
+  }
+  const double used = static_cast<double>(blocks) / resident;
+  const auto& waves = cluster > 1 ? costs.waves_of_clusters : costs.waves;
+  const double more = waves.used * (used - 1) + waves.whole * (std::ceil(used) - 1);
+  tiled.waves += std::max(more, 0.0);
+  tiled.chunk += early_time;
+  tiled.rest += tile.alone;
+  return Estimate{tiled.time(device) + traffic};
 }
 
-// Whether our kernels can run. They count tiles in 32 bits; only a one-column state of 2^30 rows or
-// more could exceed that and still fit a GPU's memory.
-bool ours_run(const Shape& shape, const DeviceFacts& device) {
-  return device.tiles &&
-         ceil_div(shape.batch, 16) * ceil_div(shape.state_size, 8) < (int64_t{1} << 28);
-}
-
-bool few_rows_supports(const Row&, const Shape& shape, const DeviceFacts& device) {
+bool few_rows_supports(const Candidate&, const Shape& shape, const DeviceFacts&) {
+  if (shape.width() >= int64_t{1} << 30) {
+    return false;
+  }
   // Only the cell's kernel supports 16 bits, and rows that start anywhere.
-  return (shape.cell != CellType::kGru || !has_z_x(shape)) && ours_run(shape, device) &&
-         shape.batch <= (shape.is_step() ? kFewRows : kMostFewRows) &&
-         shape.width() < (int64_t{1} << 30) &&
-         (!shape.is_step() ||
-          (shape.in_floats() && shape.vector_rows && shape.input_features % 4 == 0));
+  return shape.is_step()
+             ? (shape.cell != CellType::kGru || !has_z_x(shape)) && shape.batch <= kFewRows &&
+                   shape.in_floats() && shape.vector_rows && shape.input_features % 4 == 0
+             : shape.batch <= kMostFewRows;
 }
 
-bool wgmma_supports(const Row& of, const Shape& shape, const DeviceFacts& device) {
+bool wgmma_supports(const Candidate& of, const Shape& shape, const DeviceFacts& device) {
   // A step of a GRU that has z_x is one of an LLTM but for its elements.
   const CellType cell =
       shape.cell == CellType::kGru && has_z_x(shape) ? CellType::kLltm : shape.cell;
-  return cell == of.cell && ours_run(shape, device) && device.wgmma &&
-         of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
-         shape.batch < (int64_t{1} << 31) && (!shape.is_step() || shape.pack_bytes == 0) &&
+  return cell == of.cell && shape.batch < (int64_t{1} << 31) &&
+         (!shape.is_step() || shape.pack_bytes == 0) &&
          device.resident_in_clusters_of(of.tile.row_tiles) > 0;
 }
 
 // The largest tiles need the shared memory of sm_80 or sm_90.
-bool tiles_support(const Row& of, const Shape& shape, const DeviceFacts& device) {
-  return shape.cell == CellType::kLltm && ours_run(shape, device) &&
-         (!shape.is_step() || shape.pack_bytes == 0) &&
+bool tiles_support(const Candidate& of, const Shape& shape, const DeviceFacts& device) {
+  return (!shape.is_step() || shape.pack_bytes == 0) &&
          (of.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024);
 }
 
-Estimate wgmma_time(const Row& of, const Shape& shape, const DeviceFacts& device, int ranks) {
+std::optional<Estimate> wgmma_time(const Candidate& of,
+                                   const Shape& shape,
+                                   const DeviceFacts& device,
+                                   int ranks) {
   return shape.is_step() ? step_time(of, shape, device, ranks)
                          : tiles_time(of, shape, device, ranks);
 }
@@ -312,7 +306,7 @@ Estimate wgmma_time(const Row& of, const Shape& shape, const DeviceFacts& device
 // Three TF32 products are as accurate as SGEMM, except for few rows and short sums. There SGEMM is
 // more accurate, and mma.sync nearly so, as are tiles of 8 columns for short sums. The steps of an
 // LSTM and a GRU, where the alternative is SGEMM, have at most its error from four rows on.
-bool are_exact(const Row& of, const Shape& shape) {
+bool are_exact(const Candidate& of, const Shape& shape) {
   return !of.float32 ||
          (shape.cell != CellType::kLltm
               ? shape.batch > 3
@@ -327,8 +321,8 @@ constexpr Candidate wgmma(std::string_view name,
                           CellType cell = CellType::kLltm) {
   return {.name = name,
           .group = Group::kHopper,
-          .supports = wgmma_supports,
           .estimate = wgmma_time,
+          .supports = wgmma_supports,
           .is_exact = are_exact,
           .cell = cell,
           .tile = tile,
@@ -345,8 +339,8 @@ constexpr Candidate tiles(std::string_view name,
                           double blocks_a_multiprocessor = 1) {
   return {.name = name,
           .group = Group::kTiles,
-          .supports = tiles_support,
           .estimate = tiles_time,
+          .supports = tiles_support,
           .tile = tile,
           .most_ranks = most_ranks,
           .blocks_a_multiprocessor = blocks_a_multiprocessor,
@@ -359,7 +353,7 @@ constexpr Candidate tiles(std::string_view name,
 // rows of the LLTM's.
 // clang-format off
 constexpr Candidate kCandidates[] = {
-    {.name = "forward_few_rows", .group = Group::kFewRows, .supports = few_rows_supports, .estimate = few_rows_time, .tile = {kMostFewRows, 1}},
+    {.name = "forward_few_rows", .group = Group::kFewRows, .estimate = few_rows_time, .supports = few_rows_supports, .tile = {kMostFewRows, 1}},
     wgmma("forward_wgmma_64x8", {64, 8}, 8,
         {.cell = {.chunk = 0.128, .block = 1.53}, .step = {.chunk = 0.146, .input_chunk = 0.0225, .block = 1.72, .alone = -0.718}}),
     wgmma("forward_wgmma_64x24", {64, 24}, 8,
@@ -414,7 +408,7 @@ constexpr Candidate kCandidates[] = {
         {.cell = {.chunk = 0.738, .block = 2.54}}),
     tiles("forward_tiles_128x32", {128, 32}, 8,
         {.cell = {.chunk = 1.07, .block = 3.46}}),
-    {.name = "forward_library", .group = Group::kLibrary, .supports = supports_everything, .estimate = time_by_library, .tile = {1, 1}},
+    {.name = "forward_library", .group = Group::kLibrary, .estimate = time_by_library, .tile = {1, 1}},
 };
 // clang-format on
 

@@ -30,19 +30,17 @@ constexpr int kSmallMmaState = 96;
 // Kernels count steps, and the grid blocks, in 32 bits.
 constexpr int64_t kMostSteps = int64_t{1} << 30;
 
-using Row = Candidate;  // of the table below
-
 int resident_clusters(int size, const DeviceFacts& device) {
   return device.resident_in_clusters_of(size) / size;
 }
 
 /// Whether a candidate is a kernel for a cell of as many gates and its arithmetic.
-bool is_for(const Row& of, const Shape& shape) {
+bool is_for(const Candidate& of, const Shape& shape) {
   return of.cell == shape.cell && (of.group == Group::kGrid || of.float32 == shape.in_floats());
 }
 
 /// Whether a candidate that multiplies the input itself, and needs no z_x, can.
-bool multiplies_input(const Row& of, const Shape& shape, const DeviceFacts& device) {
+bool multiplies_input(const Candidate& of, const Shape& shape, const DeviceFacts& device) {
   if (shape.backward || shape.input_features == 0) {
     return false;
   }
@@ -54,7 +52,7 @@ bool multiplies_input(const Row& of, const Shape& shape, const DeviceFacts& devi
 
 /// Whether a candidate takes a sequence of a state that fits it. If not, `why` says why, unless it
 /// is null or another candidate of the group takes what this one cannot.
-bool takes(const Row& of, const Shape& shape, const DeviceFacts& device, std::string* why) {
+bool takes(const Candidate& of, const Shape& shape, const DeviceFacts& device, std::string* why) {
   const auto refuses = [&](const auto&... reason) {
     if (why != nullptr) {
       std::ostringstream text;
@@ -95,9 +93,9 @@ bool takes(const Row& of, const Shape& shape, const DeviceFacts& device, std::st
   return shape.steps > 0 && (any_pairs || shape.in_pairs);
 }
 
-bool supports_sequence(const Row& of, const Shape& shape, const DeviceFacts& device) {
-  return shape.arithmetic && device.tiles && is_for(of, shape) &&
-         shape.state_size <= of.recurrence.state_size && takes(of, shape, device, /*why=*/nullptr);
+bool supports_sequence(const Candidate& of, const Shape& shape, const DeviceFacts& device) {
+  return is_for(of, shape) && shape.state_size <= of.recurrence.state_size &&
+         takes(of, shape, device, /*why=*/nullptr);
 }
 
 /// The product with the inputs of each launch.
@@ -108,7 +106,7 @@ InputProductPlan input_product_of(const Shape& shape, const DeviceFacts& device)
 }
 
 /// All steps of so many rows, without what a launch takes before them.
-TiledTime time_of_steps(const Row& of,
+TiledTime time_of_steps(const Candidate& of,
                         const Shape& shape,
                         int64_t rows,
                         const DeviceFacts& device) {
@@ -132,7 +130,10 @@ TiledTime time_of_steps(const Row& of,
   return {.waves = rounds(a_multiprocessor, resident), .chunks = steps, .chunk = us};
 }
 
-Estimate time_of_sequence(const Row& of, const Shape& shape, const DeviceFacts& device, int) {
+std::optional<Estimate> time_of_sequence(const Candidate& of,
+                                         const Shape& shape,
+                                         const DeviceFacts& device,
+                                         int) {
   const bool x_inside = of.recurrence.x_inside, in_grid = of.group == Group::kGrid;
   const auto launches = x_inside ? 1.0 : static_cast<double>(shape.launches);
   const int64_t parts = x_inside ? 1 : shape.parts();
@@ -147,7 +148,7 @@ Estimate time_of_sequence(const Row& of, const Shape& shape, const DeviceFacts& 
   }
   TiledTime of_part = time_of_steps(of, shape, ceil_div(shape.batch, parts), device);
   of_part.rest = launches / static_cast<double>(parts) * prologue;
-  return {input + static_cast<double>(parts) * of_part.time(device)};
+  return Estimate{input + static_cast<double>(parts) * of_part.time(device)};
 }
 
 /// Of a step.
@@ -224,8 +225,8 @@ std::vector<Candidate> all_candidates() {
     names.push_back(std::string("recurrence_") + kCells[static_cast<size_t>(cell)] + kernel);
     all.push_back({.name = names.back(),
                    .group = group,
-                   .supports = supports_sequence,
                    .estimate = time_of_sequence,
+                   .supports = supports_sequence,
                    .cell = cell});
     return all.back();
   };

@@ -9,60 +9,54 @@
 namespace lltm::cuda {
 namespace {
 
-using Row = Candidate;  // of the table below
-
-/// The estimate for tiles with the best number of ranks, or with the wanted one.
-Estimate tiles_time(const Row& of, const Shape& shape, const DeviceFacts& device, int wanted) {
+std::optional<Estimate> tiles_time(const Candidate& of,
+                                   const Shape& shape,
+                                   const DeviceFacts& device,
+                                   int ranks) {
   const SequenceBackwardCosts& costs = device.costs->sequence_backward;
   const auto tile = of.times_as<StepBackwardTimes>();
-  const int64_t tiles =
-      ceil_div(shape.batch, of.tile.rows) * ceil_div(shape.state_size, of.tile.columns);
   const bool hopper = of.group == Group::kHopper;
+  // By wgmma only in 16 bits.
+  const bool two_fit = tile.shared > 0 && (!hopper || !shape.in_floats());
   const int x_alone = saved_of(shape.cell) - gates_of(shape.cell);
   const int64_t chunks =
       shape.chunks(shape.gates()) -
       (hopper ? chunks_of_zeros(x_alone, shape.state_size, chunk_columns(*shape.arithmetic)) : 0);
+  const int64_t blocks =
+      ceil_div(shape.batch, of.tile.rows) * ceil_div(shape.state_size, of.tile.columns) * ranks;
+  const int resident = device.resident_in_clusters_of(ranks, two_fit);
+  // By wgmma, more blocks than fill the GPU were not measured.
+  if (ranks > chunks || resident == 0 || (hopper && ranks > 1 && blocks > device.multiprocessors)) {
+    return std::nullopt;
+  }
   const auto rows = static_cast<double>(std::min<int64_t>(shape.batch, of.tile.rows));
-  const double chunk_bytes = 128 * (rows + of.tile.columns);
-  // By wgmma only in 16 bits.
-  const bool two_fit = tile.shared > 0 && (!hopper || !shape.in_floats());
+  const auto active = static_cast<double>(std::min<int64_t>(blocks, resident));
+  const bool shares = two_fit && blocks > device.resident_in_clusters_of(ranks);
   const double chunk_rate = hopper ? device.costs->step.chunk_rate : costs.chunk_rate;
-  // A step's share of transposing the weights, which come from memory in every step if L2 has no
-  // room for them.
   const double weights = shape.weights_bytes();
-  const double transposing = hopper ? device.costs->packing.time(weights) /
-                                          static_cast<double>(std::max<int64_t>(shape.steps, 1))
-                                    : 0;
-  const double least =
-      hopper && weights > costs.cache_bytes ? weights / costs.memory_rate + costs.beside_memory : 0;
-  const int most = static_cast<int>(std::min<int64_t>(kLargestCluster, chunks));
-  return best_ranks(most, wanted, [&](int ranks) -> std::optional<double> {
-    const int64_t blocks = tiles * ranks;
-    const int alone = device.resident_in_clusters_of(ranks);
-    const int resident = device.resident_in_clusters_of(ranks, two_fit);
-    // By wgmma, more blocks than fill the GPU were not measured.
-    if (resident == 0 || (hopper && wanted == 0 && ranks > 1 && blocks > device.multiprocessors)) {
-      return std::nullopt;
-    }
-    const auto active = static_cast<double>(std::min<int64_t>(blocks, resident));
-    const bool shares = two_fit && blocks > alone;
-    const double chunk = std::max(tile.chunk.of(*shape.arithmetic) * (shares ? tile.shared : 1),
-                                  active * chunk_bytes / chunk_rate);
-    const double finish =
-        tile.finish * rows / of.tile.rows / ranks + (ranks > 1 ? tile.exchange : 0);
-    const TiledTime tiled{.waves = rounds(blocks, resident),
-                          .chunks = rounds(chunks, ranks),
-                          .chunk = chunk,
-                          .rest = costs.launch + finish,
-                          .least = least};
-    return tiled.time(device) + transposing;
-  });
+  const double finish = tile.finish * rows / of.tile.rows / ranks + (ranks > 1 ? tile.exchange : 0);
+  TiledTime tiled{.waves = rounds(blocks, resident),
+                  .chunks = rounds(chunks, ranks),
+                  .chunk = std::max(tile.chunk.of(*shape.arithmetic) * (shares ? tile.shared : 1),
+                                    active * 128 * (rows + of.tile.columns) / chunk_rate),
+                  .rest = costs.launch + finish};
+  if (!hopper) {
+    return Estimate{tiled.time(device)};
+  }
+  // The weights come from memory in every step if L2 has no room for them. They are transposed
+  // once.
+  tiled.least = weights > costs.cache_bytes ? weights / costs.memory_rate + costs.beside_memory : 0;
+  return Estimate{tiled.time(device) + device.costs->packing.time(weights) /
+                                           static_cast<double>(std::max<int64_t>(shape.steps, 1))};
 }
 
 /// A product by ATen and a pointwise kernel.
-Estimate time_by_library(const Row&, const Shape& shape, const DeviceFacts& device, int) {
+std::optional<Estimate> time_by_library(const Candidate&,
+                                        const Shape& shape,
+                                        const DeviceFacts& device,
+                                        int) {
   if (!shape.arithmetic) {
-    return {};  // There is nothing else for float64.
+    return Estimate{};  // There is nothing else for float64.
   }
   const SequenceBackwardCosts& costs = device.costs->sequence_backward;
   const SequenceBackwardCosts::Library& of = costs.library.in.of(*shape.arithmetic);
@@ -76,26 +70,14 @@ Estimate time_by_library(const Row&, const Shape& shape, const DeviceFacts& devi
                         of.rate * std::clamp(rows / costs.library.rows, 0.1, 1.0),
                         slower * weights * size,
                         of.read_rate};
-  return {costs.library.beside_others * (product.time(device) + rows * state_size * of.element)};
-}
-
-// Blocks are counted in 32 bits.
-bool ours_run(const Shape& shape, const DeviceFacts& device) {
-  return shape.arithmetic && device.tiles &&
-         ceil_div(shape.batch, 32) * ceil_div(shape.state_size, 32) <= (1 << 27);
+  return Estimate{costs.library.beside_others *
+                  (product.time(device) + rows * state_size * of.element)};
 }
 
 // TMA counts rows in 32 bits.
-bool wgmma_supports(const Row& of, const Shape& shape, const DeviceFacts& device) {
-  return ours_run(shape, device) && device.wgmma &&
-         (shape.state_size % 4 == 0 || of.any_state_size) &&
-         of.float32 == (shape.arithmetic == Arithmetic::kFloat32) &&
+bool wgmma_supports(const Candidate& of, const Shape& shape, const DeviceFacts&) {
+  return (shape.state_size % 4 == 0 || of.any_state_size) &&
          shape.batch <= INT32_MAX / std::max<int64_t>(shape.steps, 1) - 128;
-}
-
-// The LLTM.
-bool tiles_support(const Row&, const Shape& shape, const DeviceFacts& device) {
-  return ours_run(shape, device) && shape.gates() == 3 * shape.state_size;
 }
 
 constexpr Candidate wgmma(std::string_view name,
@@ -105,9 +87,10 @@ constexpr Candidate wgmma(std::string_view name,
                           bool any_state_size) {
   return {.name = name,
           .group = Group::kHopper,
-          .supports = wgmma_supports,
           .estimate = tiles_time,
+          .supports = wgmma_supports,
           .tile = tile,
+          .most_ranks = kLargestCluster,
           .float32 = float32,
           .any_state_size = any_state_size,
           .times = std::bit_cast<decltype(Candidate::times)>(times)};
@@ -116,9 +99,9 @@ constexpr Candidate wgmma(std::string_view name,
 constexpr Candidate tiles(std::string_view name, TileShape tile, StepBackwardTimes times) {
   return {.name = name,
           .group = Group::kTiles,
-          .supports = tiles_support,
           .estimate = tiles_time,
           .tile = tile,
+          .most_ranks = kLargestCluster,
           .times = std::bit_cast<decltype(Candidate::times)>(times)};
 }
 
@@ -139,7 +122,7 @@ constexpr Candidate kCandidates[] = {
         {.chunk = {.float32 = 0.467, .tf32 = 0.333, .half = 0.302}, .finish = 2.57, .exchange = 0.531, .shared = 1.5}),
     tiles("sequence_backward_tiles_64x64", {64, 64},
         {.chunk = {.float32 = 1.07, .tf32 = 0.578, .half = 0.536}, .finish = 8.23, .exchange = 0.947, .shared = 1.71}),
-    {"sequence_backward_library", Group::kLibrary, supports_everything, time_by_library},
+    {.name = "sequence_backward_library", .group = Group::kLibrary, .estimate = time_by_library},
 };
 // clang-format on
 
