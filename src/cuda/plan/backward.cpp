@@ -130,10 +130,7 @@ Estimate time_by_library(const Shape& s, const DeviceFacts& device) {
 
 /// The kernel of d_gates, unless `of` has few rows, and the products.
 template <Estimate (*time)(const Shape&, const DeviceFacts&)>
-std::optional<Estimate> estimate(const Candidate& of,
-                                 const Shape& s,
-                                 const DeviceFacts& device,
-                                 int) {
+Time estimate(const Candidate& of, const Shape& s, const DeviceFacts& device, int) {
   Estimate found = time(s, device);
   if (of.group != Group::kFewRows) {
     found.us += 10 * static_cast<double>(s.batch * s.state_size) * s.element_bytes() /

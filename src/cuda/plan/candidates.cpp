@@ -4,6 +4,7 @@
 #include "forward.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <sstream>
 #include <vector>
@@ -11,29 +12,19 @@
 namespace lltm::cuda {
 namespace {
 
-constexpr struct {
-  std::string_view name;
-  Group group;
-} kGroups[] = {{"few_rows", Group::kFewRows},
-               {"hopper", Group::kHopper},
-               {"tiles", Group::kTiles},
-               {"library", Group::kLibrary},
-               {"block", Group::kBlock},
-               {"cluster", Group::kCluster},
-               {"grid", Group::kGrid},
-               {"steps", Group::kSteps}};
+// In the order of the groups.
+constexpr std::string_view kGroups[] = {
+    "few_rows", "hopper", "tiles", "library", "block", "cluster", "grid", "steps"};
 
+std::vector<std::string_view> all_names() {
+  std::vector<std::string_view> all;
+  for (const Work work : {Work::kForward, Work::kBackward, Work::kStepBackward, Work::kSequence}) {
+    std::ranges::transform(candidates(work), std::back_inserter(all), &Candidate::name);
+  }
+  return all;
+}
 const std::vector<std::string_view>& candidate_names() {
-  static const std::vector<std::string_view> names = [] {
-    std::vector<std::string_view> all;
-    for (const Work work :
-         {Work::kForward, Work::kBackward, Work::kStepBackward, Work::kSequence}) {
-      for (const Candidate& of : candidates(work)) {
-        all.push_back(of.name);
-      }
-    }
-    return all;
-  }();
+  static const std::vector<std::string_view> names = all_names();
   return names;
 }
 
@@ -120,10 +111,8 @@ std::optional<Selection> parse_selection(std::string_view path) {
   if (path.empty() || path == "auto") {
     return Selection{};
   }
-  for (const auto& [name, group] : kGroups) {
-    if (path == name) {
-      return Selection{.group = group};
-    }
+  if (const auto* const group = std::ranges::find(kGroups, path); group != std::end(kGroups)) {
+    return Selection{.group = static_cast<Group>(group - kGroups)};
   }
   int ranks = 0;
   if (const size_t colon = path.find(':'); colon != std::string_view::npos) {
@@ -140,17 +129,14 @@ std::optional<Selection> parse_selection(std::string_view path) {
 }
 
 std::string_view name_of(Group group) {
-  return std::ranges::find(kGroups, group, [](const auto& of) { return of.group; })->name;
+  return kGroups[static_cast<size_t>(group)];
 }
 
 std::string selectable() {
   std::string all = "auto";
-  for (const auto& of : kGroups) {
-    all.append(" ").append(of.name);
-  }
-  for (const std::string_view name : candidate_names()) {
-    all.append(" ").append(name);
-  }
+  const auto add = [&](std::string_view name) { all.append(" ").append(name); };
+  std::ranges::for_each(kGroups, add);
+  std::ranges::for_each(candidate_names(), add);
   return all;
 }
 

@@ -53,11 +53,8 @@ bool supports(const Candidate& of, const Shape& shape, const DeviceFacts& device
          (of.supports == nullptr || of.supports(of, shape, device));
 }
 
-std::optional<Estimate> estimate(const Candidate& of,
-                                 const Shape& shape,
-                                 const DeviceFacts& device,
-                                 int ranks) {
-  std::optional<Estimate> best;
+Time estimate(const Candidate& of, const Shape& shape, const DeviceFacts& device, int ranks) {
+  Time best;
   if (!supports(of, shape, device) || (ranks != 0 && !of.has_ranks())) {
     return best;
   }

@@ -44,6 +44,9 @@ struct Estimate {
   GradientPlan plan{};
 };
 
+/// An estimate, or nothing if a candidate does not support the problem, or the number of ranks.
+using Time = std::optional<Estimate>;
+
 // The times of a tile, in microseconds.
 
 struct ForwardTimes {
@@ -82,11 +85,8 @@ struct RecurrenceTimes {
 struct Candidate {
   std::string_view name;
   Group group;
-  /// The time of a problem that it supports with a number of ranks; nothing if not with so many.
-  std::optional<Estimate> (*estimate)(const Candidate&,
-                                      const Shape&,
-                                      const DeviceFacts&,
-                                      int ranks);
+  /// The time of a problem that it supports with a number of ranks.
+  Time (*estimate)(const Candidate&, const Shape&, const DeviceFacts&, int ranks);
   /// Whether it computes a problem correctly, even if slowly, beyond what supports() asks of its
   /// group; null if it does.
   bool (*supports)(const Candidate&, const Shape&, const DeviceFacts&) = nullptr;
@@ -130,12 +130,8 @@ inline bool is_exact(const Candidate& of, const Shape& shape) {
   return of.is_exact == nullptr || of.is_exact(of, shape);
 }
 
-/// The least estimate over all numbers of ranks, or that of one number if it is not zero; nothing
-/// if the candidate does not support the problem, or the number.
-std::optional<Estimate> estimate(const Candidate& of,
-                                 const Shape& shape,
-                                 const DeviceFacts& device,
-                                 int ranks = 0);
+/// The least estimate over all numbers of ranks, or that of one number if it is not zero.
+Time estimate(const Candidate& of, const Shape& shape, const DeviceFacts& device, int ranks = 0);
 
 /// A candidate, or none, and what it was chosen for.
 struct Choice {

@@ -22,10 +22,7 @@ double multiplications(const Shape& shape, int64_t tile_rows) {
 }
 
 // A copy of the operands into one matrix, one product by cuBLAS and one pointwise kernel.
-std::optional<Estimate> time_by_library(const Candidate&,
-                                        const Shape& shape,
-                                        const DeviceFacts& device,
-                                        int) {
+Time time_by_library(const Candidate&, const Shape& shape, const DeviceFacts& device, int) {
   if (shape.batch > INT32_MAX) {
     return Estimate{std::numeric_limits<double>::infinity()};  // which BLAS counts in 32 bits
   }
@@ -58,18 +55,13 @@ std::optional<Estimate> time_by_library(const Candidate&,
                        5 * gates / costs.rate)};
 }
 
-std::optional<Estimate> few_rows_time(const Candidate&,
-                                      const Shape& shape,
-                                      const DeviceFacts& device,
-                                      int) {
+Time few_rows_time(const Candidate&, const Shape& shape, const DeviceFacts& device, int) {
   const Costs& all = *device.costs;
   if (shape.is_step()) {
     const auto& step = all.step.few_rows;
-    const Product product{step.launch + step.a_row * static_cast<double>(shape.batch - 1),
-                          /*operations=*/0,
-                          /*rate=*/1,
-                          shape.weights_bytes() * std::sqrt(shape.batch),
-                          step.rate};
+    const Product product{.launch = step.launch + step.a_row * static_cast<double>(shape.batch - 1),
+                          .bytes = shape.weights_bytes() * std::sqrt(shape.batch),
+                          .read_rate = step.rate};
     return Estimate{product.time(device)};
   }
   // A row of the GRU has as many sums as one of the LSTM.
@@ -87,11 +79,9 @@ std::optional<Estimate> few_rows_time(const Candidate&,
   const int64_t columns =
       ceil_div(groups * shape.state_size, device.multiprocessors) * device.multiprocessors;
   const auto elements = static_cast<double>(gates_of(shape.cell) * columns * shape.width());
-  const Product product{launch + of.launch_a_row * more_rows,
-                        /*operations=*/0,
-                        /*rate=*/1,
-                        elements * (1 + of.a_row * more_rows),
-                        of.rate};
+  const Product product{.launch = launch + of.launch_a_row * more_rows,
+                        .bytes = elements * (1 + of.a_row * more_rows),
+                        .read_rate = of.rate};
   return Estimate{product.time(device)};
 }
 
@@ -161,10 +151,7 @@ double exchange_time(const Candidate& of, int ranks, const ForwardCosts& costs) 
   return once + a_rank * ranks;
 }
 
-std::optional<Estimate> tiles_time(const Candidate& of,
-                                   const Shape& shape,
-                                   const DeviceFacts& device,
-                                   int ranks) {
+Time tiles_time(const Candidate& of, const Shape& shape, const DeviceFacts& device, int ranks) {
   const ForwardCosts& costs = device.costs->forward;
   const auto tile = of.times_as<ForwardTimes>().cell;
   const bool hopper = of.group == Group::kHopper;
@@ -212,10 +199,7 @@ std::optional<Estimate> tiles_time(const Candidate& of,
 // to kMostAhead steps ahead, and the time of a step is what remains: the chunks of h and the end of
 // a block. If not, it takes as long as a cell that need not be launched, and the blocks of the last
 // wave run beside the first ones of the next step.
-std::optional<Estimate> step_time(const Candidate& of,
-                                  const Shape& shape,
-                                  const DeviceFacts& device,
-                                  int ranks) {
+Time step_time(const Candidate& of, const Shape& shape, const DeviceFacts& device, int ranks) {
   constexpr int64_t kMostAhead = 3;  // steps
   const Costs& all = *device.costs;
   const StepCosts::Shared& costs = of.float32 ? all.step.float32_shared : all.step.shared;
@@ -295,10 +279,7 @@ bool tiles_support(const Candidate& of, const Shape& shape, const DeviceFacts& d
          (of.tile.rows < 128 || device.shared_bytes_a_block >= 160 * 1024);
 }
 
-std::optional<Estimate> wgmma_time(const Candidate& of,
-                                   const Shape& shape,
-                                   const DeviceFacts& device,
-                                   int ranks) {
+Time wgmma_time(const Candidate& of, const Shape& shape, const DeviceFacts& device, int ranks) {
   return shape.is_step() ? step_time(of, shape, device, ranks)
                          : tiles_time(of, shape, device, ranks);
 }

@@ -130,10 +130,7 @@ TiledTime time_of_steps(const Candidate& of,
   return {.waves = rounds(a_multiprocessor, resident), .chunks = steps, .chunk = us};
 }
 
-std::optional<Estimate> time_of_sequence(const Candidate& of,
-                                         const Shape& shape,
-                                         const DeviceFacts& device,
-                                         int) {
+Time time_of_sequence(const Candidate& of, const Shape& shape, const DeviceFacts& device, int) {
   const bool x_inside = of.recurrence.x_inside, in_grid = of.group == Group::kGrid;
   const auto launches = x_inside ? 1.0 : static_cast<double>(shape.launches);
   const int64_t parts = x_inside ? 1 : shape.parts();

@@ -9,10 +9,7 @@
 namespace lltm::cuda {
 namespace {
 
-std::optional<Estimate> tiles_time(const Candidate& of,
-                                   const Shape& shape,
-                                   const DeviceFacts& device,
-                                   int ranks) {
+Time tiles_time(const Candidate& of, const Shape& shape, const DeviceFacts& device, int ranks) {
   const SequenceBackwardCosts& costs = device.costs->sequence_backward;
   const auto tile = of.times_as<StepBackwardTimes>();
   const bool hopper = of.group == Group::kHopper;
@@ -51,10 +48,7 @@ std::optional<Estimate> tiles_time(const Candidate& of,
 }
 
 /// A product by ATen and a pointwise kernel.
-std::optional<Estimate> time_by_library(const Candidate&,
-                                        const Shape& shape,
-                                        const DeviceFacts& device,
-                                        int) {
+Time time_by_library(const Candidate&, const Shape& shape, const DeviceFacts& device, int) {
   if (!shape.arithmetic) {
     return Estimate{};  // There is nothing else for float64.
   }

@@ -34,7 +34,7 @@ struct TiledTime {
 /// A product that is bound by its operations or by reading its weights: its launch, operations and
 /// bytes or elements, and how many of these there are per microsecond.
 struct Product {
-  double launch, operations, rate;
+  double launch, operations = 0, rate = 1;
   double bytes = 0, read_rate = 1;
 
   double time(const DeviceFacts& device) const {
