@@ -4,7 +4,6 @@
 #include "kernels/recurrence/recurrence.h"
 #include "library/products.h"
 #include "packed_rows.h"
-#include "plan/input_product.h"
 #include "plan/plan.h"
 #include "runtime/launch_check.h"
 #include "runtime/rows.h"

@@ -2,7 +2,7 @@
 // that fit the model's constants see. Plain host code, tested without a GPU.
 #include "cuda/plan/backward.h"
 #include "cuda/plan/candidates.h"
-#include "cuda/plan/recurrence.h"
+#include "cuda/plan/sequence.h"
 #include "device_facts.h"
 
 #include <gtest/gtest.h>

@@ -7,8 +7,7 @@
 #include "cuda/kernels/sequence/kernels.h"
 #include "cuda/launch_forward.h"
 #include "cuda/plan/backward.h"
-#include "cuda/plan/input_product.h"
-#include "cuda/plan/recurrence.h"
+#include "cuda/plan/sequence.h"
 #include "fake_cuda.h"
 #include "launch_problems.h"
 

@@ -1,7 +1,5 @@
 // Which kernel runs all steps of a sequence on CUDA: plain host code, tested without a GPU.
 #include "cuda/plan/candidates.h"
-#include "cuda/plan/input_product.h"
-#include "cuda/plan/recurrence.h"
 #include "cuda/plan/sequence.h"
 #include "device_facts.h"
 

@@ -98,9 +98,6 @@ struct Candidate {
   bool float32 = false;  // hopper: three TF32 products; recurrences: multiply-adds, also for TF32
   // A forward's by mma.sync, and a recurrence's: the blocks of a multiprocessor.
   double blocks_a_multiprocessor = 1;
-  // A forward's by wgmma: whether blocks of two steps of a sequence fit one multiprocessor
-  // together.
-  bool two_steps_fit = false;
   bool any_state_size = false;    // a step of a backward by wgmma; others need multiples of four
   std::array<double, 6> times{};  // ForwardTimes or StepBackwardTimes
   RecurrenceTile recurrence{};

@@ -212,10 +212,11 @@ Time step_time(const Candidate& of, const Shape& shape, const DeviceFacts& devic
     return std::nullopt;
   }
   const int64_t blocks = count_tiles(of, shape) * ranks;
-  // Blocks that share weights wait for each other.
+  // Blocks that share weights wait for each other. Of the smallest, those of two steps fit one
+  // multiprocessor together.
+  const bool two_fit = of.tile == TileShape{64, 8} && !of.float32;
   const int64_t steps_at_once =
-      of.tile.row_tiles == 1 ? device.resident_in_clusters_of(cluster, of.two_steps_fit) / blocks
-                             : 1;
+      of.tile.row_tiles == 1 ? device.resident_in_clusters_of(cluster, two_fit) / blocks : 1;
   // Those of a further step load the input for about half of the time.
   const double loading =
       static_cast<double>(blocks * (std::max<int64_t>(steps_at_once, 1) + 1)) / 2;
@@ -294,25 +295,6 @@ bool are_exact(const Candidate& of, const Shape& shape) {
               : shape.batch > 16 && (of.tile.columns == 8 || multiplications(shape, 64) >= 1e7));
 }
 
-constexpr Candidate wgmma(std::string_view name,
-                          TileShape tile,
-                          int most_ranks,
-                          ForwardTimes times,
-                          bool float32 = false,
-                          CellType cell = CellType::kLltm) {
-  return {.name = name,
-          .group = Group::kHopper,
-          .estimate = wgmma_time,
-          .supports = wgmma_supports,
-          .is_exact = are_exact,
-          .cell = cell,
-          .tile = tile,
-          .most_ranks = most_ranks,
-          .float32 = float32,
-          .two_steps_fit = tile == TileShape{64, 8} && !float32,
-          .times = std::bit_cast<decltype(Candidate::times)>(times)};
-}
-
 constexpr Candidate tiles(std::string_view name,
                           TileShape tile,
                           int most_ranks,
@@ -326,6 +308,22 @@ constexpr Candidate tiles(std::string_view name,
           .most_ranks = most_ranks,
           .blocks_a_multiprocessor = blocks_a_multiprocessor,
           .times = std::bit_cast<decltype(Candidate::times)>(times)};
+}
+
+constexpr Candidate wgmma(std::string_view name,
+                          TileShape tile,
+                          int most_ranks,
+                          ForwardTimes times,
+                          bool float32 = false,
+                          CellType cell = CellType::kLltm) {
+  Candidate of = tiles(name, tile, most_ranks, times);
+  of.group = Group::kHopper;
+  of.estimate = wgmma_time;
+  of.supports = wgmma_supports;
+  of.is_exact = are_exact;
+  of.cell = cell;
+  of.float32 = float32;
+  return of;
 }
 
 // Names, {rows, columns, row tiles}, the most ranks, and times: microseconds, measured as those in

@@ -1,6 +1,6 @@
 // How the recurrence across the grid divides a sequence, and how long its steps take.
 #include "../kernels/grid/tile.h"
-#include "recurrence.h"
+#include "sequence.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,6 +1,5 @@
-#include "input_product.h"
-
 #include "../tile/shapes.h"
+#include "sequence.h"
 #include "times.h"
 
 #include <algorithm>

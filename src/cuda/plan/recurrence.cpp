@@ -1,7 +1,5 @@
-#include "recurrence.h"
-
 #include "../kernels/recurrence/cell_tiles.h"
-#include "input_product.h"
+#include "sequence.h"
 #include "times.h"
 
 #include <algorithm>

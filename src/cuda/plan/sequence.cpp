@@ -1,7 +1,5 @@
 #include "sequence.h"
 
-#include "input_product.h"
-
 #include <algorithm>
 
 namespace lltm::cuda {

@@ -1,15 +1,72 @@
-// How a sequence or its backward is computed: by one kernel for all steps (recurrence.h) or one
-// step after the other, by kernels or by the library. Plain host code that queries no device.
+// How a sequence or its backward is computed: by one kernel for all steps or one step after the
+// other, by kernels or by the library. Plain host code that queries no device.
 #pragma once
 
+#include "../kernels/grid/tile.h"
 #include "../step_problem.h"
 #include "forward.h"
-#include "recurrence.h"
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace lltm::cuda {
+
+/// What computes z_x, the product of the inputs of one or more steps with their columns of the
+/// weights, where the kernel of the steps does not multiply them itself.
+enum class InputProductKernel {
+  kLibrary,
+  kSmall,         // kernels/recurrence/input_product.cu
+  kWgmmaFloat32,  // kernels/recurrence/input_product_wgmma_float32.cu
+};
+
+struct InputProductPlan {
+  InputProductKernel kernel;
+  int tile_rows;  // of kWgmmaFloat32
+  double us;      // an estimate
+
+  /// The kernels of this library can be overlapped: a recurrence loads its weights meanwhile.
+  bool is_own() const { return kernel != InputProductKernel::kLibrary; }
+};
+
+/// z_x of `batch` rows of one or more steps, which has a column for each of the gates. The layout
+/// of the operands must not matter: the results would differ.
+InputProductPlan plan_input_product(const Shape& shape, const DeviceFacts& device);
+
+struct GridPlan {
+  GridTile tile;
+  GridTeams teams;
+  double us;  // of a step
+
+  int rows_of_team() const { return teams.groups * kGridGroupRows; }
+};
+
+/// How the kernel across the grid divides a sequence: by the tile with the least time, or nothing
+/// if no tile's teams are resident at once.
+std::optional<GridPlan> plan_grid(const Shape& shape, const DeviceFacts& device);
+
+/// Why no kernel of a group, of blocks by themselves or of clusters, takes a sequence, in words
+/// that follow "LLTM_CUDA_PATH=block "; or empty.
+std::string why_no_recurrence(const Shape& shape, const DeviceFacts& device, Group group);
+
+/// The rows that a block or a cluster takes at once: in clusters as few as keep all that are
+/// resident busy.
+int rows_of_group(const RecurrenceTile& tile, int64_t rows, const DeviceFacts& device);
+
+/// The candidate with the least time, or null if the steps should be run one by one, which takes
+/// time_of_steps microseconds. A selection of kernels for single steps means these; a selected
+/// candidate that does not support the sequence falls back to them.
+const Candidate* choose_recurrence(const Shape& shape,
+                                   const DeviceFacts& device,
+                                   const Selection& selection,
+                                   double time_of_steps);
+
+/// Whether kernels of this library should compute d_weights and d_input from d_gates of `batch`
+/// rows of one or more steps (gradient_products.cu). Which of them are wanted must not matter.
+bool are_small_gradient_products(const Shape& shape);
+
+/// How such d_weights are divided into parts, which fill the GPU together with d_input.
+GradientParts parts_of_weight_gradient(const Shape& shape, const DeviceFacts& device);
 
 /// The size of the fewest equal parts of at most `most`.
 constexpr int64_t in_equal_parts(int64_t count, int64_t most) {

@@ -74,22 +74,6 @@ bool wgmma_supports(const Candidate& of, const Shape& shape, const DeviceFacts&)
          shape.batch <= INT32_MAX / std::max<int64_t>(shape.steps, 1) - 128;
 }
 
-constexpr Candidate wgmma(std::string_view name,
-                          TileShape tile,
-                          StepBackwardTimes times,
-                          bool float32,
-                          bool any_state_size) {
-  return {.name = name,
-          .group = Group::kHopper,
-          .estimate = tiles_time,
-          .supports = wgmma_supports,
-          .tile = tile,
-          .most_ranks = kLargestCluster,
-          .float32 = float32,
-          .any_state_size = any_state_size,
-          .times = std::bit_cast<decltype(Candidate::times)>(times)};
-}
-
 constexpr Candidate tiles(std::string_view name, TileShape tile, StepBackwardTimes times) {
   return {.name = name,
           .group = Group::kTiles,
@@ -97,6 +81,19 @@ constexpr Candidate tiles(std::string_view name, TileShape tile, StepBackwardTim
           .tile = tile,
           .most_ranks = kLargestCluster,
           .times = std::bit_cast<decltype(Candidate::times)>(times)};
+}
+
+constexpr Candidate wgmma(std::string_view name,
+                          TileShape tile,
+                          StepBackwardTimes times,
+                          bool float32,
+                          bool any_state_size) {
+  Candidate of = tiles(name, tile, times);
+  of.group = Group::kHopper;
+  of.supports = wgmma_supports;
+  of.float32 = float32;
+  of.any_state_size = any_state_size;
+  return of;
 }
 
 // Times are microseconds, measured as those in costs.h; whether in float32, and for any state_size.
