@@ -78,7 +78,9 @@ struct StepBackwardTimes {
 /// multiprocessor runs at once; of a cluster `latency`, and `busy` for each of its rows, which its
 /// blocks send to each other.
 struct RecurrenceTimes {
-  double latency, busy;
+  struct {
+    double latency, busy;
+  } forward, backward;
 };
 
 /// One way to do the work of a shape: a row of a table.
@@ -101,7 +103,7 @@ struct Candidate {
   bool any_state_size = false;    // a step of a backward by wgmma; others need multiples of four
   std::array<double, 6> times{};  // ForwardTimes or StepBackwardTimes
   RecurrenceTile recurrence{};
-  RecurrenceTimes recurrence_forward{}, recurrence_backward{};
+  RecurrenceTimes times_of_step{};
 
   template <typename Times>
   Times times_as() const {

@@ -113,7 +113,7 @@ TiledTime time_of_steps(const Candidate& of,
     return {.chunks = steps, .chunk = plan_grid(shape, device)->us};
   }
   const bool in_clusters = of.group == Group::kCluster;
-  const RecurrenceTimes& step = shape.backward ? of.recurrence_backward : of.recurrence_forward;
+  const auto& step = shape.backward ? of.times_of_step.backward : of.times_of_step.forward;
   const int group_rows = rows_of_group(of.recurrence, rows, device);
   const int64_t a_multiprocessor = ceil_div(
       ceil_div(rows, group_rows),
@@ -146,15 +146,10 @@ Time time_of_sequence(const Candidate& of, const Shape& shape, const DeviceFacts
   return Estimate{input + static_cast<double>(parts) * of_part.time(device)};
 }
 
-/// Of a step.
-struct StepTimes {
-  RecurrenceTimes forward, backward;
-};
-
 // In the order of the tiles, for a cell of three or four gates. Measured on an H100 with the LLTM
 // and the LSTM; the first ones stand for the GRU, too.
 // clang-format off
-constexpr StepTimes kFmaOfThree[] = {
+constexpr RecurrenceTimes kFmaOfThree[] = {
     {{0.21, 0.075}, {0.29, 0.058}}, {{0.33, 0.14}, {0.54, 0.105}}, {{0.65, 0.31}, {1.14, 0.35}},
     {{0.30, 0.056}, {}},
     {{0.24, 0.26}, {0.31, 0.23}}, {{0.32, 0.39}, {0.41, 0.30}}, {{0.53, 0.75}, {0.62, 0.53}},  // state 64
@@ -163,7 +158,7 @@ constexpr StepTimes kFmaOfThree[] = {
     {{0.69, 0}, {0.78, 0}}, {{1.17, 0}, {1.35, 0}}, {{1.95, 0}, {2.35, 0}}, {{1.60, 0}, {1.85, 0}},
     {{0.83, 0}, {1.22, 0}}, {{1.41, 0}, {1.87, 0}}, {{1.98, 0}, {2.55, 0}},                    // 512
 };
-constexpr StepTimes kFmaOfFour[] = {
+constexpr RecurrenceTimes kFmaOfFour[] = {
     {{0.23, 0.070}, {0.35, 0.078}}, {{0.35, 0.26}, {0.59, 0.43}},
     {{0.31, 0.23}, {0.40, 0.28}}, {{0.38, 0.30}, {0.48, 0.39}}, {{0.65, 0.57}, {0.89, 0.69}},  // 64
     {{0.59, 0.59}, {0.89, 0.89}}, {{1.00, 1.00}, {1.25, 1.25}},                                // 96
@@ -172,7 +167,7 @@ constexpr StepTimes kFmaOfFour[] = {
     {{0.83, 0}, {1.02, 0}}, {{1.02, 0}, {1.35, 0}}, {{1.62, 0}, {2.17, 0}},                    // 256
     {{1.30, 0}, {1.77, 0}}, {{1.97, 0}, {2.52, 0}},
 };
-constexpr StepTimes kMmaOfThree[] = {
+constexpr RecurrenceTimes kMmaOfThree[] = {
     {{0.21, 0.068}, {0.19, 0.072}}, {{0.30, 0.26}, {0.42, 0.21}},
     {{0.23, 0.13}, {0.24, 0.17}}, {{0.35, 0.40}, {0.46, 0.44}},                                // 64
     {{0.37, 0.30}, {0.41, 0.30}}, {{0.60, 0.60}, {0.82, 0.82}},                                // 96
@@ -180,7 +175,7 @@ constexpr StepTimes kMmaOfThree[] = {
     {{2.60, 2.60}, {}},
     {{0.55, 0.15}, {0.97, 0.10}}, {{0.80, 0.11}, {1.20, 0.11}}, {{0.55, 0.165}, {1.45, 0.17}},
 };
-constexpr StepTimes kMmaOfFour[] = {
+constexpr RecurrenceTimes kMmaOfFour[] = {
     {{0.21, 0.066}, {0.24, 0.094}}, {{0.37, 0.245}, {0.52, 0.245}},
     {{0.285, 0.173}, {0.315, 0.23}}, {{0.43, 0.49}, {0.63, 0.60}},                             // 64
     {{0.425, 0.29}, {0.69, 0.465}}, {{0.75, 0.75}, {1.17, 1.17}},                              // 96
@@ -190,17 +185,17 @@ constexpr StepTimes kMmaOfFour[] = {
 // clang-format on
 // The GRU's own.
 constexpr RecurrenceTile kGruTiles[] = {{512, 4, false, 16}, {128, 32, true}, {512, 16, false, 8}};
-constexpr StepTimes kOfGruTiles[] = {
+constexpr RecurrenceTimes kOfGruTiles[] = {
     {{2.45, 0}, {3.25, 0}}, {{2.90, 2.90}, {}}, {{0.83, 0.15}, {1.60, 0.165}}};
 
 /// Times of all tiles of a cell, from those of the cell that they were measured with. A tile
 /// without times does not compile.
 template <typename Cell, size_t kCount, size_t kMeasured>
-consteval std::array<StepTimes, kCount> times_of(
+consteval std::array<RecurrenceTimes, kCount> times_of(
     const std::array<RecurrenceTile, kCount>& tiles,
     const std::array<RecurrenceTile, kMeasured>& measured,
-    const StepTimes (&times)[kMeasured]) {
-  std::array<StepTimes, kCount> found{};
+    const RecurrenceTimes (&times)[kMeasured]) {
+  std::array<RecurrenceTimes, kCount> found{};
   std::ranges::transform(tiles, found.begin(), [&](const RecurrenceTile& tile) {
     const auto own = std::ranges::find(kGruTiles, tile) - kGruTiles;
     return std::is_same_v<Cell, cell::Gru> && own < std::ssize(kGruTiles)
@@ -211,11 +206,12 @@ consteval std::array<StepTimes, kCount> times_of(
 }
 
 /// Named recurrence_[lstm_|gru_]PRODUCT_STATExROWS[_x|_clusterBLOCKS], which is what a kernel is
-/// compiled for, or recurrence_[lstm_|gru_]grid.
+/// compiled for, or recurrence_[lstm_|gru_]grid. Neither names nor the table are ever destroyed:
+/// threads may plan while a program exits.
 std::vector<Candidate> all_candidates() {
   std::vector<Candidate> all;
   const auto add = [&](Group group, CellType cell, const std::string& kernel) -> Candidate& {
-    static std::deque<std::string> names;
+    static auto& names = *new std::deque<std::string>;
     constexpr const char* kCells[kCellTypes] = {"", "lstm_", "gru_"};
     names.push_back(std::string("recurrence_") + kCells[static_cast<size_t>(cell)] + kernel);
     all.push_back({.name = names.back(),
@@ -236,8 +232,7 @@ std::vector<Candidate> all_candidates() {
                               (in_clusters ? "_cluster" + std::to_string(tile.cluster) : ""));
       of.float32 = float32;
       of.recurrence = tile;
-      of.recurrence_forward = times[i].forward;
-      of.recurrence_backward = times[i].backward;
+      of.times_of_step = times[i];
       of.blocks_a_multiprocessor =
           float32 ? resident_fma_blocks(gates_of(cell), tile) : resident_mma_blocks(tile);
     }
@@ -271,7 +266,7 @@ int64_t tiles_of_input(const Shape& s) {
 }  // namespace
 
 std::span<const Candidate> recurrence_candidates() {
-  static const std::vector<Candidate> all = all_candidates();
+  static const auto& all = *new std::vector<Candidate>(all_candidates());
   return all;
 }
 
