@@ -219,11 +219,10 @@ TEST(GridPlan, OfAGruIsChosenBesideItsClustersAndSteps) {
     return chosen(arithmetic, 256, 32, state_size, CellType::kGru, device);
   };
   for (const Arithmetic arithmetic : test::kArithmetics) {
-    const bool in_16_bits = !is_float(arithmetic);
     EXPECT_EQ(of_gru(arithmetic, 96, kH200), "b/b");
     EXPECT_EQ(of_gru(arithmetic, 256, kH200), arithmetic == Arithmetic::kTf32 ? "g/c" : "c/c");
     EXPECT_EQ(of_gru(arithmetic, 512, kH200), "g/g");
-    EXPECT_EQ(of_gru(arithmetic, 1024, kH200), in_16_bits ? "g/g" : "g/s");
+    EXPECT_EQ(of_gru(arithmetic, 1024, kH200), "g/s");
     for (const int64_t state_size : {256, 384, 512}) {
       EXPECT_EQ(of_gru(arithmetic, state_size, kA100), "g/g") << state_size;
     }

@@ -261,6 +261,16 @@ TEST(SequencePlan, HoistsTheInputOfWeightsThatL2HasNoRoomFor) {
   EXPECT_TRUE(hoists(CellType::kLstm, Arithmetic::kTf32, 128, 2048)) << "not the library";
 }
 
+TEST(SequencePlan, HoistsTheInputOfAFewRowsToo) {
+  for (const CellType cell : {CellType::kLltm, CellType::kLstm, CellType::kGru}) {
+    for (const int64_t size : {512, 2048}) {
+      const auto shape = forward_of(cell, Arithmetic::kTf32, 4, size);
+      const StepsPlan steps = choose_sequence(shape, kH200, {.group = Group::kSteps}).steps;
+      EXPECT_EQ(steps.layout.hoists_input(), size == 2048);
+    }
+  }
+}
+
 TEST(SequencePlan, OfAGruWithoutInputHoistsIt) {
   SequenceShape shape = forward_of(CellType::kGru, Arithmetic::kFloat32, 4096, 128);
   shape.input_features = shape.layout.input_features = 0;

@@ -94,7 +94,7 @@ struct StepCosts {
   double z_x_rate;  // of z_x, which an LSTM's steps and some of a GRU's read
   Shared shared, float32_shared;
   struct {
-    double launch, rate, a_row;
+    double launch, rate, a_row, memory_rate;
   } few_rows;
   // The products of h and of input are written and read in float32, a gate's element in `element`.
   // No step overlaps another, which takes `alone` times as long.
@@ -231,7 +231,7 @@ LLTM_COSTS(kCosts, {
                            .early_start = 2.27, .unaligned = 1.13, .unaligned_a_column = 0.0607,
                            .waves = {.used = 0.332, .whole = 0.742},
                            .waves_of_clusters = {.used = 0.409, .whole = 0.669}},
-        .few_rows = {.launch = 2.3, .rate = 11.1e6, .a_row = 0.065},
+        .few_rows = {.launch = 2.3, .rate = 11.1e6, .a_row = 0.065, .memory_rate = 3.5e6},
         .library = {.launch = 5, .element = 8.8e-6, .alone = 1.2}},
     .backward = {
         .gate_gradients_rate = 2.5e6,

@@ -62,7 +62,9 @@ Time few_rows_time(const Candidate&, const Shape& shape, const DeviceFacts& devi
     const Product product{.launch = step.launch + step.a_row * static_cast<double>(shape.batch - 1),
                           .bytes = shape.weights_bytes() * std::sqrt(shape.batch),
                           .read_rate = step.rate};
-    return Estimate{product.time(device)};
+    const double weights = shape.weights_bytes();
+    const double reading = weights > all.step.cache_bytes ? weights / step.memory_rate : 0;
+    return Estimate{std::max(product.time(device), reading / device.memory())};
   }
   // A row of the GRU has as many sums as one of the LSTM.
   const bool of_lstm = shape.cell != CellType::kLltm;

@@ -64,7 +64,11 @@ StepsPlan plan_steps(const SequenceShape& shape,
     return hoisted;
   }
   const double us = plan.by_library() ? kSlowStep : plan.us;
-  return !hoisted.by_library() && kMargin * hoisted.us < us ? hoisted : plan;
+  // The library only in place of a few rows whose weights come from memory twice as often.
+  const bool may_hoist =
+      !hoisted.by_library() ||
+      (shape.cell != CellType::kLltm && plan.kernel.choice.candidate->group == Group::kFewRows);
+  return may_hoist && kMargin * hoisted.us < us ? hoisted : plan;
 }
 
 }  // namespace
