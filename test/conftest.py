@@ -10,30 +10,24 @@ from lltm_testing.named_arguments import NAMES
 from lltm_testing.sequence_reference import CELLS
 from lltm_testing.steps import STEPS, Step
 
-import lltm
-
 # The same examples in every run, so that failures are reproducible.
 hypothesis.settings.register_profile("lltm", deadline=None, derandomize=True, max_examples=30, database=None)
 hypothesis.settings.load_profile("lltm")
 
 
-NO_CUDA = None if torch.cuda.is_available() and lltm.has_cuda else "no GPU, or lltm was built without CUDA"
+NO_CUDA = None if settings.WITH_CUDA else "no GPU, or lltm was built without CUDA"
 
 
 def pytest_report_header():
-    return NO_CUDA and f"cuda: {NO_CUDA}, so tests on a GPU are deselected"
+    return NO_CUDA and f"cuda: {NO_CUDA}, so tests on a GPU are left out"
 
 
 def pytest_collection_modifyitems(config, items):
     """It takes long to hand thousands of tests to the processes of pytest-xdist only to skip them."""
     if NO_CUDA:
-        deselected = {item for item in items if "needs_cuda" in item.fixturenames or device_of(item) == "cuda"}
+        deselected = {item for item in items if "needs_cuda" in item.fixturenames}
         config.hook.pytest_deselected(items=list(deselected))
         items[:] = [item for item in items if item not in deselected]
-
-
-def device_of(item) -> str | None:
-    return item.callspec.params.get("device") if hasattr(item, "callspec") else None
 
 
 @pytest.fixture(scope="session")
@@ -42,10 +36,8 @@ def needs_cuda():
         pytest.skip(NO_CUDA)
 
 
-@pytest.fixture(scope="session", params=["cpu", "cuda"])
+@pytest.fixture(scope="session", params=["cpu", "cuda"] if settings.WITH_CUDA else ["cpu"])
 def device(request) -> torch.device:
-    if request.param == "cuda":
-        request.getfixturevalue("needs_cuda")
     return torch.device(request.param)
 
 

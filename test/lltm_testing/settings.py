@@ -23,7 +23,9 @@ if importlib.util.find_spec("lltm") is None:
     sys.path.insert(0, str(ROOT / "python"))
     os.environ.setdefault("LLTM_LIBRARY", str(ROOT / "build" / "liblltm_ops.so"))
 
-import lltm  # noqa: E402, F401
+import lltm  # noqa: E402
+
+WITH_CUDA = torch.cuda.is_available() and lltm.has_cuda
 
 
 def allow_tf32(allowed: bool) -> None:

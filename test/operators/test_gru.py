@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from lltm_testing.settings import WITH_CUDA
 from torch import Tensor
 
 import lltm
@@ -13,12 +14,11 @@ T, N, I, H = 7, 6, 5, 4  # noqa: E741
 SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 
 
-@pytest.fixture(params=["own", "aten", "cuda", "cuda-steps", "cuda-library"])
+@pytest.fixture(params=["own", "aten", *(["cuda", "cuda-steps", "cuda-library"] if WITH_CUDA else [])])
 def device(request, monkeypatch) -> str:
     """On the CPU by this library's kernels or ATen's, or on a GPU as chosen, by steps or by the library."""
     device, _, path = request.param.partition("-")
     if device == "cuda":
-        request.getfixturevalue("needs_cuda")
         monkeypatch.setenv("LLTM_CUDA_PATH", path)
         return device
     monkeypatch.setenv("LLTM_CPU_GEMM", device)
