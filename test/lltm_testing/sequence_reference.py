@@ -264,6 +264,15 @@ def call(arguments: Arguments, keep: bool = False) -> tuple[Tensor, ...]:
     return getattr(torch.ops.lltm, arguments.operator)(*arguments, keep=keep)
 
 
+def taken(tensor: Tensor, rows: Tensor | None) -> Tensor:
+    """These rows. None are all, for which autograd needs no nodes: most of a gradient's time."""
+    return tensor if rows is None else tensor[rows]
+
+
+def replaced(tensor: Tensor, rows: Tensor | None, values: Tensor) -> Tensor:
+    return values if rows is None else tensor.index_put((rows,), values)
+
+
 def run(arguments: Arguments, step=None) -> tuple[Tensor, ...]:
     """The results of a loop over `step`, by default the cell's formula, with keep. Differentiable, in the
     arguments' dtype. Whether a row runs is decided on the host, row by row, so that nothing beyond its length is used.
@@ -271,23 +280,25 @@ def run(arguments: Arguments, step=None) -> tuple[Tensor, ...]:
     input, *_, lengths, reset, reverse = arguments
     step = step or arguments.step
     steps, batch, _ = input.shape
-    state_size = arguments.state_size
-    states = [input.new_zeros(batch, state_size) if s is None else s for s in arguments.initial_states()]
+    numbers = *(1 for _ in arguments.states), arguments.saved
+    zeros = [input.new_zeros(batch, number * arguments.state_size) for number in numbers]
+    states = [zeros[0] if s is None else s for s in arguments.initial_states()]
     counts = torch.full((batch,), steps) if lengths is None else lengths.cpu().clamp(0, steps)
-    results = [[None] * steps for _ in (*states, "gates")]
+    results = [[None] * steps for _ in zeros]
     for t in reversed(range(steps)) if reverse else range(steps):
-        rows = (counts > t).nonzero().flatten().to(input.device)
-        old = [state[rows] for state in states]
+        runs = counts > t
+        rows = None if runs.all() else runs.nonzero().flatten().to(input.device)
+        old = [taken(state, rows) for state in states]
         if reset is not None:
-            again = reset[t, rows].unsqueeze(1)
+            again = taken(reset[t], rows).unsqueeze(1)
             old = [torch.where(again, torch.zeros_like(state), state) for state in old]
-        *new, gates = step(input[t, rows], *arguments.weights_and_biases(), *old)
-        states = [state.index_put((rows,), value) for state, value in zip(states, new, strict=True)]
-        for of_steps, value in zip(results, (*new, gates), strict=True):
-            of_steps[t] = value.new_zeros(batch, value.size(1)).index_put((rows,), value)
+        new = step(taken(input[t], rows), *arguments.weights_and_biases(), *old)
+        states = [replaced(state, rows, value) for state, value in zip(states, new, strict=False)]
+        for of_steps, nothing, value in zip(results, zeros, new, strict=True):
+            of_steps[t] = replaced(nothing, rows, value)
     output, *others = (
-        torch.stack(of_steps) if steps else input.new_zeros(0, batch, numbers * state_size)
-        for of_steps, numbers in zip(results, (*(1 for _ in states), arguments.saved), strict=True)
+        torch.stack(of_steps) if steps else nothing.new_zeros(0, *nothing.shape)
+        for of_steps, nothing in zip(results, zeros, strict=True)
     )
     return output, *states, *others
 
