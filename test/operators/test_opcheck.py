@@ -31,14 +31,19 @@ def make(operator, device, sizes=SIZES, **options) -> dict:
     return named_arguments.make(operator, device, sizes=sizes, **options)
 
 
-@pytest.mark.parametrize("sizes", [SIZES, (0, 3, 2, 3), (4, 0, 2, 3), (3, 2, 0, 1)], ids=str)
+@pytest.mark.parametrize(
+    "sizes",
+    [SIZES, (0, 3, 2, 3), *(pytest.param(sizes, marks=pytest.mark.release) for sizes in ((4, 0, 2, 3), (3, 2, 0, 1)))],
+    ids=str,
+)
 def test_sizes(device, operator, sizes):
     check(operator, make(operator, device, sizes))
     if not operator.endswith("backward"):
         check(operator, leaves_of(make(operator, device, sizes)))
 
 
-def test_dtypes(device, dtype, operator):
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
+def test_dtypes_beside_float32(device, dtype, operator):
     check(operator, make(operator, device, dtype=dtype))
     if "c0" in NAMES[operator] and dtype.itemsize == 2:
         check(operator, make(operator, device, dtype=dtype, cell_dtype=torch.float32))
