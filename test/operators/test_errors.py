@@ -144,15 +144,14 @@ class Operator:
                 n: t.detach().requires_grad_() if t is not None and (t.is_floating_point() or t.is_complex()) else t
                 for n, t in arguments.items()
             }
-        with torch.set_grad_enabled(self.path != "no_grad"):
-            return named_arguments.call(self.name, arguments, mask)
+        return named_arguments.call(self.name, arguments, mask)
 
     def fails(self, arguments: dict, message: str):
         with pytest.raises(RuntimeError, match="^" + re.escape(f"lltm::{self.name}: expected {message}")):
             self(arguments)
 
 
-@pytest.fixture(params=["plain", "gradients", "no_grad"])
+@pytest.fixture(params=["plain", "gradients"])
 def path(request):
     return request.param
 
