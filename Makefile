@@ -135,15 +135,16 @@ ifneq ($(filter memcheck racecheck synccheck initcheck,$(SANITIZER)),)
 sanitize: build-tests
 	@TESTS="$(TESTS)" $(call with,test) scripts/sanitize $(SANITIZER) $(BUILD)
 else
-# GCC's sanitizers, for the CPU code, in a separate build. It is not optimized and uses larger units, because it then
-# compiles in a fraction of the time.
+# GCC's sanitizers, for the CPU code, in a separate build of what scripts/sanitize runs. It is not optimized and uses
+# larger units, because it then compiles in a fraction of the time.
 comma := ,
 sanitize: INSTRUMENTED = build-sanitize-$(subst $(comma),-,$(SANITIZER))
 sanitize:
 	@$(call with,test) sh -ec '\
 	  cmake -S . -B $(INSTRUMENTED) -DLLTM_CUDA=OFF -DBUILD_TESTING=ON -DLLTM_SANITIZER=$(SANITIZER) \
-	    -DCMAKE_UNITY_BUILD=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" $(CMAKE_ARGS); \
-	  cmake --build $(INSTRUMENTED); \
+	    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=20 \
+	    "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" $(CMAKE_ARGS); \
+	  cmake --build $(INSTRUMENTED) --target lltm_ops_test; \
 	  CALLS=$(CALLS) scripts/sanitize $(SANITIZER) $(INSTRUMENTED)'
 endif
 
