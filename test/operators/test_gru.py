@@ -163,26 +163,6 @@ def check_a_float32_h0(device, sizes, dtype):
     torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
 
 
-def test_autocast_leaves_a_float32_h0(device):
-    arguments = make(dtype=torch.float32, device=device)
-    with torch.autocast(device, torch.bfloat16):
-        output, h_n, _ = torch.ops.lltm.gru(*arguments)
-    assert (output.dtype, h_n.dtype) == (torch.bfloat16, torch.float32)
-
-
-def test_the_same_bits_on_any_number_of_threads(monkeypatch):
-    monkeypatch.setenv("LLTM_CPU_GEMM", "own")
-    arguments = leaves(make((12, 40, 24, 96), torch.float32))
-    found = []
-    for threads in (1, 2):
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        results = torch.ops.lltm.gru(*arguments)[:2]
-        found.append([*results, *gradients(results, arguments)])
-        torch.set_num_threads(before)
-    torch.testing.assert_close(found[0], found[1], rtol=0, atol=0)
-
-
 # More steps than in a chunk of z_x, more rows than run at a time, and rows that start anywhere.
 CUDA_SIZES = [(3, 70, 33, 65), (2, 5000, 3, 2), (300, 500, 64, 40), (5, 16, 128, 512), (2, 700, 5, 1100)]
 
