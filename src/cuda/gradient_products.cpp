@@ -185,18 +185,23 @@ bool run_float32_side(std::optional<Arithmetic> arithmetic,
   return true;
 }
 
-/// The gradients of biases, which may both be unwanted, as the sum of the rows of `terms`.
+/// The gradients of biases as the sum of the rows of `terms`; nothing if they are not wanted, and
+/// then `terms` may be undefined.
 template <typename Cell, typename scalar_t, typename Term = accumulate_t<scalar_t>>
 BiasSum<Cell, scalar_t, Term> bias_sum(const RecurrentGradients& gradients,
                                        const Tensor& terms,
                                        int64_t state_size) {
+  const BiasGradients<Cell, scalar_t> result{mutable_data_or_null<scalar_t>(gradients.bias),
+                                             mutable_data_or_null<scalar_t>(gradients.bias_hh),
+                                             state_size};
+  if (!result.wanted()) {
+    return {};
+  }
   return {.rows = terms.const_data_ptr<Term>(),
           .count = terms.size(0),
           .size = terms.size(1),
           .stride = terms.stride(0),
-          .result = {mutable_data_or_null<scalar_t>(gradients.bias),
-                     mutable_data_or_null<scalar_t>(gradients.bias_hh),
-                     state_size}};
+          .result = result};
 }
 
 /// Without the parts of d_weights, which have no memory yet.
