@@ -69,7 +69,12 @@ def parse_arguments() -> argparse.Namespace:
 
 def draw(key: str, device: str, operators: list[str], path: str | None):
     case = dataclasses.replace(draw_case(random.Random(key), device, operators), origin=key)
-    return dataclasses.replace(case, path=path) if path else case
+    if path is None:
+        return case
+    # A step across the grid that starts without a state multiplies none of these weights (docs/features.md).
+    is_multiplied = path != "grid" or getattr(case, "state", True)
+    poison = tuple((name, value) for name, value in case.poison if is_multiplied or not name.startswith("weight"))
+    return dataclasses.replace(case, path=path, poison=poison)
 
 
 class Failure(NamedTuple):
