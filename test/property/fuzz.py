@@ -71,9 +71,9 @@ def draw(key: str, device: str, operators: list[str], path: str | None):
     case = dataclasses.replace(draw_case(random.Random(key), device, operators), origin=key)
     if path is None:
         return case
-    # A step across the grid that starts without a state multiplies none of these weights (docs/features.md).
-    is_multiplied = path != "grid" or getattr(case, "state", True)
-    poison = tuple((name, value) for name, value in case.poison if is_multiplied or not name.startswith("weight"))
+    # A step across the grid that starts without a state does not multiply the weights of h (docs/features.md).
+    left_out = () if path != "grid" or getattr(case, "state", True) else ("weights", "weight_hh")
+    poison = tuple((name, value) for name, value in case.poison if name not in left_out)
     return dataclasses.replace(case, path=path, poison=poison)
 
 
