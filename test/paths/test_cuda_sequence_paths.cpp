@@ -282,11 +282,14 @@ TEST_P(CudaOneStepPath, GivesTheGradientsOfFloat64) {
   expect_the_gradients_of_float64(Wanted::kAll);
 }
 
+const auto kCells = testing::Values(Cell::kLltm, Cell::kLstm, Cell::kGru);
+const auto kDtypes = testing::Values(at::kFloat, at::kHalf, at::kBFloat16);
+
 INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                          CudaSequencePath,
                          testing::Combine(testing::Values(Cell::kLltm, Cell::kLstm),
                                           testing::Values("few_rows", "hopper", "tiles", "library"),
-                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          kDtypes,
                                           testing::Values(Sizes{5, 7, 4},
                                                           Sizes{16, 128, 128},
                                                           Sizes{1, 512, 512},
@@ -300,13 +303,11 @@ INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                                                           Sizes{64, 8, 730})),
                          sequence_case_name);
 
-const auto kCells = testing::Values(Cell::kLltm, Cell::kLstm, Cell::kGru);
-
 INSTANTIATE_TEST_SUITE_P(OfAGruAtTheEdges,
                          CudaSequencePath,
                          testing::Combine(testing::Values(Cell::kGru),
                                           testing::Values("few_rows", "hopper", "library"),
-                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          kDtypes,
                                           testing::Values(Sizes{5, 7, 4},
                                                           Sizes{3, 60, 64},
                                                           Sizes{70, 33, 65},
@@ -317,7 +318,7 @@ INSTANTIATE_TEST_SUITE_P(InABlock,
                          CudaSequencePath,
                          testing::Combine(kCells,
                                           testing::Values("block"),
-                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          kDtypes,
                                           testing::Values(Sizes{5, 7, 4},
                                                           Sizes{9, 12, 32},
                                                           Sizes{40, 33, 65},
@@ -328,7 +329,7 @@ INSTANTIATE_TEST_SUITE_P(InACluster,
                          CudaSequencePath,
                          testing::Combine(kCells,
                                           testing::Values("cluster"),
-                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          kDtypes,
                                           testing::Values(Sizes{16, 40, 200}, Sizes{150, 0, 250})),
                          sequence_case_name);
 
@@ -345,7 +346,7 @@ INSTANTIATE_TEST_SUITE_P(AcrossTheGrid,
                          CudaSequencePath,
                          testing::Combine(kCells,
                                           testing::Values("grid"),
-                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          kDtypes,
                                           testing::Values(Sizes{5, 7, 4},
                                                           Sizes{20, 0, 250},
                                                           Sizes{37, 16, 384},
@@ -358,7 +359,7 @@ INSTANTIATE_TEST_SUITE_P(AtTheEdges,
                          CudaOneStepPath,
                          testing::Combine(testing::Values(Cell::kLstm, Cell::kGru),
                                           testing::Values("few_rows", "hopper"),
-                                          testing::Values(at::kFloat, at::kHalf, at::kBFloat16),
+                                          kDtypes,
                                           testing::Values(Sizes{3, 60, 64},
                                                           Sizes{8, 7, 129},
                                                           Sizes{70, 33, 65},
