@@ -146,6 +146,7 @@ def test_a_cell_of_a_gru_returns_h_in_the_dtype_of_hx():
 
 def cases_of_pytorch(theirs, kind):
     """PyTorch's own arguments of constructors and calls, or those that must raise, but those with projections."""
+    pytest.importorskip("expecttest", reason="PyTorch's own tests need expecttest")
     # The import would forbid the process's later tests to assign flags like torch.backends.cudnn.allow_tf32.
     with mock.patch("torch.backends.disable_global_flags"):
         from torch.testing._internal import common_modules
@@ -161,7 +162,6 @@ def cases_of_pytorch(theirs, kind):
 
 @pytest.mark.parametrize("classes", (LAYERS | CELLS).values(), ids=LAYERS | CELLS)
 def test_inputs_of_pytorchs_own_tests(classes):
-    pytest.importorskip("expecttest", reason="PyTorch's own tests need expecttest")
     count = 0
     for training, case in cases_of_pytorch(classes[0], "module_inputs_func"):
         args, kwargs = case.constructor_input.args, case.constructor_input.kwargs
@@ -179,7 +179,6 @@ def test_inputs_of_pytorchs_own_tests(classes):
 @pytest.mark.parametrize("classes", (LAYERS | CELLS).values(), ids=LAYERS | CELLS)
 def test_errors_of_pytorchs_own_tests(classes):
     """Of the same types, when a module is made or called."""
-    pytest.importorskip("expecttest", reason="PyTorch's own tests need expecttest")
     count = 0
     for _, case in cases_of_pytorch(classes[0], "module_error_inputs_func"):
         made, call = case.module_error_input.constructor_input, case.module_error_input.forward_input
