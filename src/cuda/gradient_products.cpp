@@ -418,10 +418,8 @@ void compute_bias_gradients(const RecurrentGradients& gradients,
   const int64_t rows = terms.size(0);
   Tensor sums = terms;
   if (rows > std::numeric_limits<int32_t>::max()) {
-    sums = at::sum(terms,
-                   at::IntArrayRef{0},
-                   /*keepdim=*/true,
-                   at::toOpMathType(dtype));  // BLAS counts in 32 bits
+    // BLAS counts in 32 bits.
+    sums = at::sum(terms, at::IntArrayRef{0}, /*keepdim=*/true, at::toOpMathType(dtype));
   } else if (rows > kMostRows && terms.scalar_type() == dtype) {
     // In 16 bits the sums are float32; float32 is not rounded to TF32.
     const Tensor ones = at::ones({1, rows}, terms.options());
