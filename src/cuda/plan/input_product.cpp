@@ -14,19 +14,20 @@ constexpr double kLibraryLaunch = 4;
 // Bytes per microsecond at which z_x is written and a recurrence reads it.
 constexpr double kTraffic = 2.5e6;
 
-/// What input_product.cu takes longer for many features, of which a block takes 128 after the
-/// other. Measured on an H200.
+/// What input_product.cu takes longer for many features, of which a block takes 256 after the
+/// other.
 double time_of_features(const Shape& shape) {
-  constexpr double kFeature = 0.0245;
-  return kFeature * static_cast<double>(std::max<int64_t>(shape.input_features - 128, 0));
+  constexpr double kFeature = 0.003;
+  return kFeature * static_cast<double>(std::max<int64_t>(shape.input_features - 256, 0));
 }
 
 /// Whether input_product.cu takes about three microseconds, as long as the launch of another
-/// kernel.
+/// kernel. It reads rows of K whose vectors are not aligned one element at a time.
 bool is_small(const Shape& shape) {
   // An element counts for as many multiply-adds as its bias and its way to memory take.
-  constexpr int64_t kMultiplyAdds = 24'000'000, kOfElement = 16;
-  return shape.batch <= kMultiplyAdds / ((shape.input_features + kOfElement) * shape.gates()) &&
+  constexpr int64_t kMultiplyAdds = 44'000'000, kApart = 20'000'000, kOfElement = 16;
+  const int64_t most = shape.input_features % 4 == 0 ? kMultiplyAdds : kApart;
+  return shape.batch <= most / ((shape.input_features + kOfElement) * shape.gates()) &&
          time_of_features(shape) < kLibraryLaunch;
 }
 
