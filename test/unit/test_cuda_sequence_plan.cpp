@@ -212,7 +212,7 @@ TEST(SequencePlan, IsTheWayWithTheLeastTime) {
       const SequencePlan plan = choose_sequence(shape, device, {});
       const SequencePlan steps = choose_sequence(shape, device, {.group = Group::kSteps});
       ASSERT_EQ(steps.recurrence, nullptr);
-      const double time_of_steps = static_cast<double>(shape.steps) * steps.steps.us;
+      const double time_of_steps = steps.steps.time();
       const Choice least = choose(shape, device);
       if (plan.recurrence != nullptr) {
         ++recurrences;

@@ -12,8 +12,10 @@
 namespace lltm::cuda {
 namespace {
 
-// Microseconds of a launch that loads the weights; across the grid with one that prepares them.
-constexpr double kPrologue = 5, kClusterPrologue = 11, kGridPrologue = 12;
+// Microseconds of a launch that loads the weights; across the grid with one that prepares them, and
+// what an element of them takes there, which the backward transposes. Measured on an H200.
+constexpr double kPrologue = 5, kClusterPrologue = 11, kGridPrologue = 7;
+constexpr double kGridElement = 2e-6, kTransposedGridElement = 4e-6;
 // What is hidden of a prologue behind a product of this library.
 constexpr double kHidden = 3;
 // How much longer a step of several rows takes that reads and writes elements one by one.
@@ -132,9 +134,12 @@ Time time_of_sequence(const Candidate& of, const Shape& shape, const DeviceFacts
   const bool x_inside = of.recurrence.x_inside, in_grid = of.group == Group::kGrid;
   const auto launches = x_inside ? 1.0 : static_cast<double>(shape.launches);
   const int64_t parts = x_inside ? 1 : shape.parts();
-  double prologue = in_grid                       ? kGridPrologue
-                    : of.group == Group::kCluster ? kClusterPrologue
-                                                  : kPrologue;
+  const double elements =
+      static_cast<double>(gates_of(of.cell) * shape.state_size * shape.state_size);
+  double prologue =
+      in_grid ? kGridPrologue + elements * (shape.backward ? kTransposedGridElement : kGridElement)
+      : of.group == Group::kCluster ? kClusterPrologue
+                                    : kPrologue;
   double input = 0;
   if (!shape.backward && !x_inside) {
     const InputProductPlan product = input_product_of(shape, device);
@@ -257,7 +262,7 @@ std::vector<Candidate> all_candidates() {
 
 /// The tiles of d_weights, and of d_input.
 int64_t tiles_of_weights(const Shape& s) {
-  return ceil_div(s.gates(), kGradientTile) * ceil_div(s.width(), kGradientTile);
+  return ceil_div(s.gates(), kGradientTile) * s.column_tiles(kGradientTile);
 }
 int64_t tiles_of_input(const Shape& s) {
   return ceil_div(s.batch, kGradientTile) * ceil_div(s.input_features, kGradientTile);
@@ -317,12 +322,13 @@ const Candidate* choose_recurrence(const Shape& shape,
 }
 
 bool are_small_gradient_products(const Shape& s) {
-  // Of whole tiles, about as many as take as long as the launches of the library. A tile of d_input
-  // counts for as many more as its way from and to memory takes.
+  // Of whole tiles, about as many as take as long as the launches of the library. A tile counts for
+  // as many more as its way from and to memory takes.
   constexpr int64_t kMultiplyAdds = 80'000'000, kOfTile = 64;
   constexpr int64_t kMost = kMultiplyAdds / (kGradientTile * kGradientTile);
   return s.batch <= kMost &&
-         tiles_of_weights(s) * s.batch + tiles_of_input(s) * (s.gates() + kOfTile) <= kMost;
+         tiles_of_weights(s) * (s.batch + kOfTile) + tiles_of_input(s) * (s.gates() + kOfTile) <=
+             kMost;
 }
 
 GradientParts parts_of_weight_gradient(const Shape& s, const DeviceFacts& device) {

@@ -120,12 +120,15 @@ struct StepsPlan {
   int64_t rows_at_a_time = 0;
   ForwardPlan kernel{};   // without a candidate where there are no kernels
   double us = kSlowStep;  // of a step of all rows, with its part of z_x
+  double start_us = 0;    // of what comes before and after all steps
 
   /// How often the steps are run, for some of the rows each; the last ones may be fewer.
   double parts() const {
     return static_cast<double>(layout.batch) / static_cast<double>(rows_at_a_time);
   }
 
+  /// Microseconds of all steps.
+  double time() const { return static_cast<double>(layout.steps) * us + start_us; }
   /// Whether the library computes the products (library/sequence.h): in float64, on GPUs older than
   /// sm_80, without steps, and for sizes at which it is faster.
   bool by_library() const { return kernel.choice.candidate == nullptr || kernel.by_library(); }
