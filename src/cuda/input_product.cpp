@@ -1,7 +1,10 @@
 #include "input_product.h"
 
+#include "../cell/column_runs.h"
+#include "../cell/with_cell.h"
 #include "../dispatch/optional_tensor.h"
 #include "kernels/recurrence/recurrence.h"
+#include "kernels/sequence/kernels.h"
 #include "library/products.h"
 #include "packed_rows.h"
 #include "plan/plan.h"
@@ -66,7 +69,38 @@ void compute_by_wgmma(const Tensor& z_x,
       problem, plan.tile_rows, facts.multiprocessors, device.stream()));
 }
 
+/// As lltm::saved_bias, in one launch, which the next kernel overlaps.
+Tensor saved_bias(const RecurrentArguments& arguments, const Device& device) {
+  const int64_t state_size = arguments.weight_hh.size(1);
+  const auto dtype = arguments.input.scalar_type();
+  const Tensor saved = device.empty({arguments.cell.saved * state_size}, dtype);
+  with_scalar(dtype, [&]<typename scalar_t>() {
+    const SavedBiasParams<scalar_t> params{.state_size = state_size,
+                                           .bias = data_or_null<scalar_t>(arguments.bias),
+                                           .bias_hh = data_or_null<scalar_t>(arguments.bias_hh),
+                                           .bias_stride = bias_stride(arguments.bias),
+                                           .bias_hh_stride = bias_stride(arguments.bias_hh),
+                                           .saved = saved.mutable_data_ptr<scalar_t>()};
+    check_launch(with_cell(arguments.cell.type, [&]<typename Cell>() {
+      if constexpr (!Cell::kAdds) {
+        return launch_saved_bias<Cell>(params, device.stream());
+      }
+      return cudaErrorInvalidValue;
+    }));
+  });
+  return saved;
+}
+
 }  // namespace
+
+Biases::Biases(const RecurrentArguments& arguments, const Device& device)
+    : of_inputs(arguments.bias) {
+  const CellDescriptor& cell = arguments.cell;
+  if (!cell.adds) {
+    of_saved = saved_bias(arguments, device);
+    of_inputs = side_of(*of_saved, cell.of_input, arguments.weight_hh.size(1));
+  }
+}
 
 bool compute_input_product(const Tensor& z_x,
                            const Tensor& input,

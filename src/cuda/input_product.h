@@ -8,8 +8,18 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <optional>
 
 namespace lltm::cuda {
+
+/// The biases of what is saved and those that z_x has. If the cell adds its sides, z_x has all.
+/// Not in float64.
+struct Biases {
+  std::optional<at::Tensor> of_saved;  // contiguous
+  std::optional<at::Tensor> of_inputs;
+
+  Biases(const RecurrentArguments& arguments, const Device& device);
+};
 
 /// Computes z_x of some steps, a contiguous tensor of shape (steps, rows, gates) in the
 /// dtype of their input, (steps, rows, input_features). Returns whether a kernel of this library

@@ -3,7 +3,6 @@
 // tensors z_x is then rounded to 16 bits, as a cell made of PyTorch's operators rounds all of z.
 #include "recurrence.h"
 
-#include "../cell/column_runs.h"
 #include "../cell/with_cell.h"
 #include "../dispatch/optional_tensor.h"
 #include "input_product.h"
@@ -266,7 +265,7 @@ bool run_recurrence(const SequencePlan& plan,
       plan.grid
           ? grid_workspace_of(*plan.grid, arguments.cell.type, arithmetic, false, batch, device)
           : Tensor();
-  const Biases biases(arguments);
+  const Biases biases(arguments, device);
   const RecurrentArguments of_inputs = arguments.with_bias(biases.of_inputs);
   bool ran = true;
   // Runs all steps of some rows.

@@ -1,7 +1,6 @@
 // What the operators of a sequence and of its backward share on CUDA.
 #pragma once
 
-#include "../cell/column_runs.h"
 #include "../dispatch/optional_tensor.h"
 #include "../operators/recurrent.h"
 #include "kernels/recurrence/recurrence.h"
@@ -19,22 +18,6 @@ namespace lltm::cuda {
 inline int64_t bias_stride(const std::optional<at::Tensor>& bias) {
   return is_given(bias) ? bias->stride(0) : 0;
 }
-
-/// The biases of what is saved and those that z_x has. If the cell adds its sides, z_x has all.
-struct Biases {
-  std::optional<at::Tensor> of_saved;  // contiguous
-  std::optional<at::Tensor> of_inputs;
-
-  explicit Biases(const RecurrentArguments& arguments) : of_inputs(arguments.bias) {
-    const CellDescriptor& cell = arguments.cell;
-    if (!cell.adds) {
-      const int64_t state_size = arguments.weight_hh.size(1);
-      of_saved = saved_bias(
-          cell, arguments.bias, arguments.bias_hh, state_size, arguments.input.options());
-      of_inputs = side_of(*of_saved, cell.of_input, state_size);
-    }
-  }
-};
 
 /// A block of weights as the kernels for all steps read it.
 template <typename scalar_t>

@@ -246,7 +246,7 @@ class StepsForward {
   const StepOrder order_;
   Tensor weights_, weights_input_;  // if copied
   Tensor bias_;                     // of what is saved: contiguous, or undefined
-  const Biases biases_{arguments_};
+  const Biases biases_{arguments_, device_};
   const RecurrentArguments of_inputs_ = arguments_.with_bias(biases_.of_inputs);
 };
 

@@ -49,6 +49,19 @@ struct SequenceStartParams {
 template <typename scalar_t>
 cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>& params, cudaStream_t stream);
 
+/// The biases of both sides of a cell that does not add them, as what is saved takes them: sums of
+/// both are rounded.
+template <typename scalar_t>
+struct SavedBiasParams {
+  int64_t state_size;
+  const scalar_t *bias, *bias_hh;  // null for zeros
+  int64_t bias_stride, bias_hh_stride;
+  scalar_t* saved;  // (kSaved * state_size,), contiguous
+};
+
+template <typename Cell, typename scalar_t>
+cudaError_t launch_saved_bias(const SavedBiasParams<scalar_t>& params, cudaStream_t stream);
+
 /// One step of the backward: takes the gradient of h that the step at last_t left, and turns the
 /// pre-activations of time t into d_gates.
 template <typename scalar_t>

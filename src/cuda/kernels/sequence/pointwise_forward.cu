@@ -1,9 +1,10 @@
-// The pointwise kernels of a sequence's forward: the start of the state, and a step whose products
-// are ATen's. Steps in one launch are in kernels/forward.
+// The pointwise kernels of a sequence's forward: the start of the state, the biases of both sides,
+// and a step whose products are ATen's. Steps in one launch are in kernels/forward.
 #include "../../../cell/combined.h"
 #include "../../../cell/gru.h"
 #include "../../../cell/lltm.h"
 #include "../../../cell/lstm.h"
+#include "../../../cell/sides.h"
 #include "../../epilogue/step.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../elementwise.cuh"
@@ -89,7 +90,33 @@ __global__ void __launch_bounds__(kElementThreads)
   });
 }
 
+template <typename Cell, typename scalar_t>
+__global__ void __launch_bounds__(kElementThreads)
+    saved_bias_kernel(const __grid_constant__ SavedBiasParams<scalar_t> params) {
+  using acc_t = accumulate_t<scalar_t>;
+  wait_for_previous_kernel();
+  start_next_kernel();
+  for_each_element(1, params.state_size, [&](int64_t, int64_t column) {
+    const auto bias_at = [&](const scalar_t* bias, int64_t stride, int place) {
+      return bias != nullptr && place >= 0
+                 ? static_cast<acc_t>(bias[(place * params.state_size + column) * stride])
+                 : acc_t(0);
+    };
+#pragma unroll
+    for (int k = 0; k < Cell::kSaved; ++k) {
+      params.saved[k * params.state_size + column] = static_cast<scalar_t>(
+          bias_at(params.bias, params.bias_stride, cell::input_at<Cell>(k)) +
+          bias_at(params.bias_hh, params.bias_hh_stride, cell::gate_at<Cell>(k)));
+    }
+  });
+}
+
 }  // namespace
+
+template <typename Cell, typename scalar_t>
+cudaError_t launch_saved_bias(const SavedBiasParams<scalar_t>& params, cudaStream_t stream) {
+  return launch_on_elements<&saved_bias_kernel<Cell, scalar_t>>(params, params.state_size, stream);
+}
 
 template <typename Cell, typename scalar_t>
 cudaError_t launch_sequence_step(const SequenceStepParams<scalar_t>& params, cudaStream_t stream) {
@@ -113,6 +140,13 @@ cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>& params,
       const SequenceStepParams<scalar_t>&, cudaStream_t);                                    \
   template cudaError_t launch_sequence_start(const SequenceStartParams<scalar_t>&, cudaStream_t);
 LLTM_INSTANTIATE(double)
+LLTM_INSTANTIATE(float)
+LLTM_INSTANTIATE(c10::Half)
+LLTM_INSTANTIATE(c10::BFloat16)
+#undef LLTM_INSTANTIATE
+
+#define LLTM_INSTANTIATE(scalar_t) \
+  template cudaError_t launch_saved_bias<cell::Gru>(const SavedBiasParams<scalar_t>&, cudaStream_t);
 LLTM_INSTANTIATE(float)
 LLTM_INSTANTIATE(c10::Half)
 LLTM_INSTANTIATE(c10::BFloat16)
