@@ -1,6 +1,7 @@
 #include "gradient_products.h"
 
 #include "../cell/column_runs.h"
+#include "../cell/with_cell.h"
 #include "../dispatch/optional_tensor.h"
 #include "kernels/backward/kernels.h"
 #include "kernels/recurrence/recurrence.h"
@@ -185,6 +186,10 @@ bool run_float32_side(std::optional<Arithmetic> arithmetic,
   return true;
 }
 
+/// Cells that add their sides have one bias each, and are alike.
+template <typename Cell>
+using BiasesOf = std::conditional_t<Cell::kAdds, cell::Lltm, Cell>;
+
 /// The gradients of biases as the sum of the rows of `terms`; nothing if they are not wanted, and
 /// then `terms` may be undefined.
 template <typename Cell, typename scalar_t, typename Term = accumulate_t<scalar_t>>
@@ -205,23 +210,23 @@ BiasSum<Cell, scalar_t, Term> bias_sum(const RecurrentGradients& gradients,
 }
 
 /// Without the parts of d_weights, which have no memory yet.
-template <typename scalar_t>
-GradientProducts<scalar_t> small_products(const Tensor& d_gates,
-                                          const RecurrentGradients& gradients,
-                                          const Tensor& bias_parts,
-                                          const RecurrentBackwardArguments& arguments,
-                                          const GradientParts& parts,
-                                          bool reverse) {
+template <typename Cell, typename scalar_t>
+GradientProducts<Cell, scalar_t> small_products(const Tensor& d_gates,
+                                                const RecurrentGradients& gradients,
+                                                const Tensor& bias_parts,
+                                                const RecurrentBackwardArguments& arguments,
+                                                const GradientParts& parts,
+                                                bool reverse) {
   const RecurrentArguments& sequence = arguments.sequence;
   return {.old_h = old_states_of<scalar_t>(sequence, arguments.output, sequence.h0, reverse),
           .state_size = arguments.output.size(2),
           .input_features = sequence.input.size(2),
-          .columns = d_gates.size(1),
+          .columns = sequence.weight_ih.size(0),
           .input = steps_of<scalar_t>(sequence.input),
           .input_weights = recurrent_weights<scalar_t>(sequence.weight_ih),
           .d_gates = d_gates.const_data_ptr<scalar_t>(),
           .d_gates_stride = d_gates.stride(0),
-          .d_bias = bias_sum<cell::Lltm, scalar_t>(gradients, bias_parts, arguments.output.size(2)),
+          .d_bias = bias_sum<Cell, scalar_t>(gradients, bias_parts, arguments.output.size(2)),
           .d_weights = weight_gradients<scalar_t>(gradients),
           .parts = parts,
           .weight_parts = nullptr,
@@ -387,7 +392,8 @@ void compute_small_gradient_products(const Tensor& d_gates,
                                      const Device& device,
                                      const DeviceFacts& facts,
                                      bool reverse) {
-  const int64_t columns = d_gates.size(1), state_size = arguments.output.size(2);
+  const int64_t state_size = arguments.output.size(2);
+  const int64_t columns = arguments.sequence.weight_ih.size(0);
   const int64_t input_features = arguments.sequence.input.size(2);
   const GradientParts parts = parts_of_weight_gradient({.batch = d_gates.size(0),
                                                         .input_features = input_features,
@@ -395,14 +401,16 @@ void compute_small_gradient_products(const Tensor& d_gates,
                                                         .columns = columns},
                                                        facts);
   with_scalar(d_gates.scalar_type(), [&]<typename scalar_t>() {
-    auto products =
-        small_products<scalar_t>(d_gates, gradients, bias_parts, arguments, parts, reverse);
-    const Tensor weight_parts =
-        products.d_weights.any_wanted() && parts.count > 1
-            ? device.empty({parts.count, columns, state_size + input_features}, at::kFloat)
-            : Tensor();
-    products.weight_parts = mutable_data_or_null<float>(weight_parts);
-    check_launch(launch_gradient_products(products, device.stream()));
+    with_cell(arguments.sequence.cell.type, [&]<typename OfSides>() {
+      auto products = small_products<BiasesOf<OfSides>, scalar_t>(
+          d_gates, gradients, bias_parts, arguments, parts, reverse);
+      const Tensor weight_parts =
+          products.d_weights.any_wanted() && parts.count > 1
+              ? device.empty({parts.count, columns, state_size + input_features}, at::kFloat)
+              : Tensor();
+      products.weight_parts = mutable_data_or_null<float>(weight_parts);
+      check_launch(launch_gradient_products(products, device.stream()));
+    });
   });
 }
 
@@ -436,7 +444,7 @@ void compute_bias_gradients(const RecurrentGradients& gradients,
                              device.stream());
     };
     check_launch(with_cell(cell, [&]<typename OfSides>() {
-      using Cell = std::conditional_t<OfSides::kAdds, cell::Lltm, OfSides>;
+      using Cell = BiasesOf<OfSides>;
       return sums.scalar_type() == dtype
                  ? launch.template operator()<Cell, scalar_t>()
                  : launch.template operator()<Cell, accumulate_t<scalar_t>>();

@@ -61,7 +61,7 @@ void run(const RecurrentGradients& gradients,
   const SequencePlan plan = plan_sequence(facts, shape);
   Shape products = shape;
   products.batch = rows;
-  const bool small_products = cell.adds && are_small_gradient_products(products);
+  const bool small_products = are_small_gradient_products(products);
   if (is_one_step(arguments, gradients) && !forces_recurrence(plan)) {
     const Choice choice = plan_one_step_backward(shape.arithmetic, arguments, facts);
     // A recurrence and small products are two launches.

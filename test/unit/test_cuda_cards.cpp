@@ -384,7 +384,7 @@ void Cards::run_backward() {
 void Cards::run_gradient_products() {
   const int64_t rows = random_.log_uniform(1, 1e5), state_size = random_.log_uniform(1, 300),
                 input_features = random_.log_uniform(1, 300);
-  const Shape shape{.cell = CellType::kLstm,
+  const Shape shape{.cell = CellType::kGru,
                     .batch = rows,
                     .input_features = input_features,
                     .state_size = state_size};
@@ -394,7 +394,7 @@ void Cards::run_gradient_products() {
   expect_fits("gradient_products", [&] {
     return with_arithmetic(random_arithmetic(), [&]<Arithmetic kArithmetic>() {
       using Element = TensorElement<kArithmetic>;
-      GradientProducts<Element> problem{};
+      GradientProducts<cell::Gru, Element> problem{};
       problem.old_h.steps = rows;
       problem.old_h.rows = 1;
       problem.state_size = state_size;

@@ -3,6 +3,7 @@
 // The library's products, and the kernels that prepare their operands, would take longer to launch
 // than to run.
 #include "../../../cell/gru.h"
+#include "../../../cell/sides.h"
 #include "../../ptx/global.cuh"
 #include "../../ptx/overlap.cuh"
 #include "../../ptx/packed.cuh"
@@ -32,7 +33,6 @@ constexpr int kAtOnce = 4;                         // rows of K in a warp's inne
 constexpr int kPitch = kTile + 4;                  // keeps vectors of rows aligned
 constexpr int kLoads = kChunk * kTile / kThreads;  // of a thread, from each operand's chunk
 static_assert(kTile == 32 && kTile * kTile == 32 * kOwnRows * kOwnColumns);
-static_assert(kThreads == 2 * kChunk);  // a thread finds a row
 static_assert(kLoads * kWarps == kChunk && kChunk % (kWarps * kAtOnce) == 0);
 
 /// What a block needs in shared memory.
@@ -41,8 +41,7 @@ struct Shared {
   // A chunk of the left operand and one of the right, whose rows are K. In their place come the
   // sums of the warps, and the parts of d_bias.
   float operands[2 * kChunk][kPitch];
-  // Where the rows of the next right operand are: those of h or of the weights, and those of input.
-  StridedRow<Element> rows[2][kChunk];
+  StridedRow<Element> rows[kChunk];  // where those of the next right operand are
 
   LLTM_DEVICE float& left(int k, int row) { return operands[k][row]; }
   LLTM_DEVICE float& right(int k, int column) { return operands[kChunk + k][column]; }
@@ -70,12 +69,14 @@ LLTM_DEVICE float value_of(uint32_t word) {
 }
 
 /// The blocks of a launch in their order: those of d_bias, of d_input and of d_weights.
-template <typename Element>
+template <typename Cell, typename Element>
 struct GradientBlocks {
-  GradientProducts<Element> problem;
+  GradientProducts<Cell, Element> problem;
   int bias_lanes;
   int bias_blocks, input_blocks, weight_blocks;
-  int input_tiles_across, weight_tiles_across, weight_tiles;
+  // Of d_input, or of the columns of x in d_weights; and of those of h.
+  int input_tiles_across, state_tiles_across;
+  int weight_tiles;
 };
 
 /// d_weights, of parts that are matrices [h | input].
@@ -122,12 +123,12 @@ LLTM_DEVICE void add_parts(const Sum& of, int lanes, int block, acc_t* sums) {
 }
 
 /// A tile of one of the products, and the part of K that is summed.
-///   d_weights: left is d_gates, right [old_h | input], and K are the rows of all steps.
+///   d_weights: left is d_gates, right old_h or input, and K are the rows of all steps.
 ///   d_input: left is d_gates transposed, right the weights of input, and K are columns of d_gates.
-template <typename Element>
+template <typename Cell, typename Element>
 class PartialGradient {
  public:
-  LLTM_DEVICE PartialGradient(const GradientBlocks<Element>& blocks, int block)
+  LLTM_DEVICE PartialGradient(const GradientBlocks<Cell, Element>& blocks, int block)
       : p_(blocks.problem), of_weights_(block >= blocks.input_blocks) {
     const int64_t all_rows = p_.old_h.steps * p_.old_h.rows;
     int tile = block, across = blocks.input_tiles_across;
@@ -135,12 +136,16 @@ class PartialGradient {
       block -= blocks.input_blocks;
       part_ = block / blocks.weight_tiles;
       tile = block - part_ * blocks.weight_tiles;
-      across = blocks.weight_tiles_across;
+      across += blocks.state_tiles_across;
     }
     first_row_ = tile / across * kTile;
     first_column_ = tile % across * kTile;
+    of_input_ = !of_weights_ || tile % across >= blocks.state_tiles_across;
+    if (of_weights_ && of_input_) {
+      first_column_ -= blocks.state_tiles_across * kTile;
+    }
     rows_ = static_cast<int>(of_weights_ ? p_.columns : all_rows);
-    columns_ = static_cast<int>(p_.input_features + (of_weights_ ? p_.state_size : 0));
+    columns_ = static_cast<int>(of_input_ ? p_.input_features : p_.state_size);
     begin_ = of_weights_ ? static_cast<int>(part_ * p_.parts.rows) : 0;
     end_ = of_weights_ ? at_most(begin_ + p_.parts.rows, static_cast<int>(all_rows))
                        : static_cast<int>(p_.columns);
@@ -154,35 +159,34 @@ class PartialGradient {
     has_left_ = left_row < rows_;
     left_stride_ = of_weights_ ? p_.d_gates_stride : 1;
     left_ = p_.d_gates + (begin_ + left_k_) * left_stride_ +
-            left_row * (of_weights_ ? 1 : p_.d_gates_stride);
-    const int right_column = first_column_ + lane;
-    has_right_ = right_column < columns_;
-    of_input_ = of_weights_ && right_column >= p_.state_size;
-    right_column_ = right_column - (of_input_ ? static_cast<int>(p_.state_size) : 0);
+            (of_weights_ ? saved_column(left_row) : left_row * p_.d_gates_stride);
+    right_column_ = first_column_ + lane;
+    has_right_ = right_column_ < columns_;
   }
 
   /// Of K.
   LLTM_DEVICE int begin() const { return begin_; }
   LLTM_DEVICE int end() const { return end_; }
 
-  /// Finds the rows of the right operand from `chunk` on. Each thread finds one.
+  /// Finds the rows of the right operand from `chunk` on. A thread finds one, if any.
   LLTM_DEVICE void find_rows(int chunk, Shared<Element>& shared) const {
-    const int of_chunk = static_cast<int>(threadIdx.x) % kChunk;
-    const bool of_input = static_cast<int>(threadIdx.x) >= kChunk;
-    const int k = chunk + of_chunk;
+    const int of_chunk = static_cast<int>(threadIdx.x), k = chunk + of_chunk;
+    if (of_chunk >= kChunk) {
+      return;
+    }
     StridedRow<Element> found{};
-    if (k < end_ && !of_weights_ && !of_input) {
+    if (k < end_ && !of_weights_) {
       const auto& weights = p_.input_weights;
       found = {weights.data + k * weights.strides[0], weights.strides[1]};
-    } else if (k < end_ && of_weights_) {
+    } else if (k < end_) {
       const auto [t, row] = step_of(k);
-      if (!of_input) {
+      if (!of_input_) {
         found = p_.old_h.at(t, row);
       } else if (p_.old_h.rows_of_sequence.runs(row, t)) {
         found = {&p_.input.at(t, row, 0), p_.input.strides[2]};
       }
     }
-    shared.rows[of_input ? 1 : 0][of_chunk] = found;
+    shared.rows[of_chunk] = found;
   }
 
   LLTM_DEVICE void load_left(int chunk, uint32_t (&words)[kLoads]) const {
@@ -197,7 +201,7 @@ class PartialGradient {
     const int warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      const StridedRow<Element> row = shared.rows[of_input_ ? 1 : 0][warp + i * 8];
+      const StridedRow<Element> row = shared.rows[warp + i * 8];
       load(words[i], row.data + right_column_ * row.stride, has_right_ && row.data != nullptr);
     }
   }
@@ -218,19 +222,32 @@ class PartialGradient {
     if (row >= rows_ || column >= columns_) {
       return;
     }
-    const int64_t at = int64_t{row} * columns_ + column;
     if (!of_weights_) {
       const auto [t, row_of_step] = step_of(row);
       const bool runs = p_.old_h.rows_of_sequence.runs(row_of_step, t);
-      p_.d_input[at] = static_cast<Element>(runs ? sum : 0.0f);
-    } else if (p_.weight_parts != nullptr) {
-      p_.weight_parts[int64_t{part_} * rows_ * columns_ + at] = sum;
+      p_.d_input[int64_t{row} * columns_ + column] = static_cast<Element>(runs ? sum : 0.0f);
+      return;
+    }
+    const int64_t of_both = column + (of_input_ ? p_.state_size : 0);
+    if (p_.weight_parts != nullptr) {
+      const int64_t row_of_parts = int64_t{part_} * rows_ + row;
+      p_.weight_parts[row_of_parts * (p_.state_size + p_.input_features) + of_both] = sum;
     } else {
-      p_.d_weights.store(row, column, p_.state_size, sum);
+      p_.d_weights.store(row, of_both, p_.state_size, sum);
     }
   }
 
  private:
+  /// Where d_gates have a column of this tile's side.
+  LLTM_DEVICE int64_t saved_column(int column) const {
+    static_assert(cell::input_at<Cell>(Cell::kInputs - 1) == Cell::kInputs - 1);
+    // Only the last gate may be saved elsewhere.
+    constexpr int kLast = Cell::kGates - 1;
+    static_assert(cell::gate_at<Cell>(kLast - 1) == kLast - 1);
+    const bool is_last = column >= kLast * p_.state_size;
+    const int64_t moved = (Cell::kSaved - Cell::kGates) * p_.state_size;
+    return column + (!of_input_ && is_last ? moved : 0);
+  }
   struct Step {
     uint32_t t, row;
   };
@@ -239,7 +256,7 @@ class PartialGradient {
     return {all / rows, all % rows};
   }
 
-  const GradientProducts<Element>& p_;
+  const GradientProducts<Cell, Element>& p_;
   bool of_weights_;
   int part_ = 0;
   int first_row_, first_column_, rows_, columns_;
@@ -251,9 +268,9 @@ class PartialGradient {
   int64_t left_stride_;
 };
 
-template <typename Element>
+template <typename Cell, typename Element>
 __global__ void __launch_bounds__(kThreads, 2)
-    gradient_products_kernel(const __grid_constant__ GradientBlocks<Element> blocks) {
+    gradient_products_kernel(const __grid_constant__ GradientBlocks<Cell, Element> blocks) {
   __shared__ __align__(16) Shared<Element> shared;
   const int block = static_cast<int>(blockIdx.x) - blocks.bias_blocks;
   if (block < 0) {
@@ -263,7 +280,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         blocks.problem.d_bias, blocks.bias_lanes, static_cast<int>(blockIdx.x), &shared.left(0, 0));
     return;
   }
-  const PartialGradient<Element> tile(blocks, block);
+  const PartialGradient<Cell, Element> tile(blocks, block);
   uint32_t left[kLoads], right[kLoads];
   // The recurrence writes d_gates, but nothing that the right operands consist of.
   tile.find_rows(tile.begin(), shared);
@@ -367,20 +384,22 @@ cudaError_t launch_bias_sum(const BiasSum<Cell, scalar_t, Term>& sum, cudaStream
   return launch_sum<accumulate_t<scalar_t>>(sum, stream);
 }
 
-template <typename Element>
-cudaError_t launch_gradient_products(const GradientProducts<Element>& problem,
+template <typename Cell, typename Element>
+cudaError_t launch_gradient_products(const GradientProducts<Cell, Element>& problem,
                                      cudaStream_t stream) {
   const int64_t rows = problem.old_h.steps * problem.old_h.rows;
   const int64_t inputs = problem.state_size + problem.input_features;
   const auto tiles = [](int64_t size) { return static_cast<int>(ceil_div(size, kTile)); };
-  GradientBlocks<Element> blocks{.problem = problem,
-                                 .bias_lanes = lanes_of(problem.d_bias.count),
-                                 .bias_blocks = 0,
-                                 .input_blocks = 0,
-                                 .weight_blocks = 0,
-                                 .input_tiles_across = tiles(problem.input_features),
-                                 .weight_tiles_across = tiles(inputs),
-                                 .weight_tiles = tiles(problem.columns) * tiles(inputs)};
+  GradientBlocks<Cell, Element> blocks{.problem = problem,
+                                       .bias_lanes = lanes_of(problem.d_bias.count),
+                                       .bias_blocks = 0,
+                                       .input_blocks = 0,
+                                       .weight_blocks = 0,
+                                       .input_tiles_across = tiles(problem.input_features),
+                                       .state_tiles_across = tiles(problem.state_size),
+                                       .weight_tiles = 0};
+  blocks.weight_tiles =
+      tiles(problem.columns) * (blocks.state_tiles_across + blocks.input_tiles_across);
   if (problem.d_bias.result.wanted()) {
     blocks.bias_blocks = static_cast<int>(blocks_to_add(problem.d_bias.size, blocks.bias_lanes));
   }
@@ -394,7 +413,7 @@ cudaError_t launch_gradient_products(const GradientProducts<Element>& problem,
   if (count == 0) {
     return cudaSuccess;
   }
-  const cudaError_t error = launch_in_clusters<&gradient_products_kernel<Element>, kThreads>(
+  const cudaError_t error = launch_in_clusters<&gradient_products_kernel<Cell, Element>, kThreads>(
       blocks, grid_of(count), 1, stream);
   if (error != cudaSuccess || problem.weight_parts == nullptr) {
     return error;
@@ -423,8 +442,14 @@ LLTM_INSTANTIATE_TERMS(c10::BFloat16, c10::BFloat16)
 #undef LLTM_INSTANTIATE_TERMS
 #undef LLTM_INSTANTIATE
 
-template cudaError_t launch_gradient_products(const GradientProducts<float>&, cudaStream_t);
-template cudaError_t launch_gradient_products(const GradientProducts<c10::Half>&, cudaStream_t);
-template cudaError_t launch_gradient_products(const GradientProducts<c10::BFloat16>&, cudaStream_t);
+#define LLTM_INSTANTIATE(scalar_t)                                                             \
+  template cudaError_t launch_gradient_products(const GradientProducts<cell::Lltm, scalar_t>&, \
+                                                cudaStream_t);                                 \
+  template cudaError_t launch_gradient_products(const GradientProducts<cell::Gru, scalar_t>&,  \
+                                                cudaStream_t);
+LLTM_INSTANTIATE(float)
+LLTM_INSTANTIATE(c10::Half)
+LLTM_INSTANTIATE(c10::BFloat16)
+#undef LLTM_INSTANTIATE
 
 }  // namespace lltm::cuda

@@ -169,17 +169,19 @@ constexpr int kSpreadBytes = 116 * 1024;
 /// What is computed from d_gates of all steps. Null results are not wanted.
 ///   d_weights = d_gates.T @ [old_h | input], (columns, state_size + input_features)
 ///   d_input = d_gates @ input_weights, (steps, rows, input_features), contiguous
-/// Beyond a row's length, where d_gates are zeros, input does not matter, and d_input is zero.
-template <typename Element>
+/// Each side has its own columns of d_gates. Beyond a row's length, where d_gates are zeros, input
+/// does not matter, and d_input is zero. All cells that add their sides are alike, but in
+/// `columns`.
+template <typename Cell, typename Element>
 struct GradientProducts {
   OldStates<Element> old_h;
   int64_t state_size, input_features;
-  int64_t columns;  // of d_gates: kGates * state_size
+  int64_t columns;  // of a side: kGates * state_size
   Steps<Element> input;
   RecurrentWeights<Element> input_weights;  // (columns, input_features)
   const Element* d_gates;
-  int64_t d_gates_stride;                      // between rows
-  BiasSum<cell::Lltm, Element, float> d_bias;  // of its parts
+  int64_t d_gates_stride;                // between rows
+  BiasSum<Cell, Element, float> d_bias;  // of its parts
   WeightGradients<Element> d_weights;
   // The parts of d_weights, each a sum over some rows of d_gates, or null if there is one.
   GradientParts parts;
@@ -200,8 +202,9 @@ cudaError_t launch_input_product_wgmma_float32(const Float32InputProduct& proble
 
 /// By multiply-adds with float32 sums, after launch_recurrence_fma or launch_recurrence_mma: what
 /// these do not write is read before they are complete. Fewer than 2^31 rows in all steps.
-template <typename Element>
-cudaError_t launch_gradient_products(const GradientProducts<Element>& problem, cudaStream_t stream);
+template <typename Cell, typename Element>
+cudaError_t launch_gradient_products(const GradientProducts<Cell, Element>& problem,
+                                     cudaStream_t stream);
 
 /// In float32, by multiply-adds of the CUDA cores (fma.cuh).
 template <typename Cell>
