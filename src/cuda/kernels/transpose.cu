@@ -24,28 +24,32 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t n = blockIdx.x; n < tiles; n += gridDim.x) {
     const int64_t row = n / column_tiles * kTile, column = n % column_tiles * kTile;
     const int rows = at_most(p.rows - row, kTile), columns = at_most(p.columns - column, kTile);
-    const Word* const from = static_cast<const Word*>(p.from) + (column + x) * p.from_strides[1];
+    // In rows of the tile. What follows the zeros lies that many rows before.
+    const int zeros = at_most(p.first_zeros - row, kTile);
+    const int after = at_most(p.first_zeros + p.zeros - row, kTile);
+    const int64_t stride = p.from_strides[0];
+    const Word* from =
+        static_cast<const Word*>(p.from) + (column + x) * p.from_strides[1] + (row + y) * stride;
     Word loaded[kTile / kRowsAtOnce];
 #pragma unroll
     for (int i = 0; i < kTile / kRowsAtOnce; ++i) {
       const int y_i = y + i * kRowsAtOnce;
-      const int64_t row_i = row + y_i, after_zeros = row_i - p.first_zeros - p.zeros;
-      const bool is_zero = row_i >= p.first_zeros && after_zeros < 0;
-      loaded[i] = x < columns && y_i < rows && !is_zero
-                      ? from[(after_zeros < 0 ? row_i : row_i - p.zeros) * p.from_strides[0]]
-                      : Word{0};
+      const bool is_read = x < columns && y_i < rows && (y_i < zeros || y_i >= after);
+      loaded[i] = is_read ? from[y_i >= after ? -p.zeros * stride : 0] : Word{0};
+      from += kRowsAtOnce * stride;
     }
 #pragma unroll
     for (int i = 0; i < kTile / kRowsAtOnce; ++i) {
       tile[y + i * kRowsAtOnce][x] = loaded[i];
     }
     __syncthreads();
-    Word* const to = static_cast<Word*>(p.to) + column * p.to_stride + row + x;
+    Word* to = static_cast<Word*>(p.to) + (column + y) * p.to_stride + row + x;
 #pragma unroll
     for (int i = 0; i < kTile; i += kRowsAtOnce) {
       if (x < rows && y + i < columns) {
-        to[(y + i) * p.to_stride] = tile[x][y + i];
+        *to = tile[x][y + i];
       }
+      to += kRowsAtOnce * p.to_stride;
     }
     __syncthreads();
   }
