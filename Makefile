@@ -67,7 +67,7 @@ help:
 	@echo '                      of the CPU code under a sanitizer of GCC (SANITIZER=address, undefined or thread)'
 	@echo 'Measure it'
 	@echo '  make bench          this library and its peers (QUICK=1: in two minutes; see benchmark/README.md)'
-	@echo '  make quality        train LLTMs, LSTMs and GRUs on small tasks (ten minutes; docs/the-cell.md has the tables)'
+	@echo '  make quality        train LLTMs, LSTMs and GRUs on small tasks (some minutes; docs/the-cell.md has the tables)'
 	@echo 'Release it'
 	@echo '  make wheel          one wheel for all supported versions of PyTorch, in dist/ (downloads 2 GB; CUDA=0: without CUDA)'
 	@echo '  make release-check  install it beside each of them, and use it from Python and C++'

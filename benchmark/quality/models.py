@@ -6,12 +6,17 @@ from typing import NamedTuple
 
 import ppo
 import torch
-from scores import OURS
 from torch import Tensor, nn
 
 import lltm
 
-LAYERS = {"LSTM": nn.LSTM, "GRU": nn.GRU, "LLTM": lltm.LLTM, "lltm.LSTM": lltm.LSTM, "lltm.GRU": lltm.GRU}
+LAYERS = {
+    "lltm.LSTM": lltm.LSTM,
+    "lltm.GRU": lltm.GRU,
+    "lltm.LLTM": lltm.LLTM,
+    "nn.LSTM": nn.LSTM,
+    "nn.GRU": nn.GRU,
+}
 
 
 class Variant(NamedTuple):
@@ -32,15 +37,13 @@ class Variant(NamedTuple):
     """The largest norm of the gradients."""
 
 
-BASELINES = (Variant("nn.LSTM", "LSTM"), Variant("nn.GRU", "GRU"), Variant("lltm.LLTM", "LLTM"))
 CHANGES = (
-    Variant("no leak", "LLTM", leak=0.0),
-    Variant("no leak, input-gate bias -2", "LLTM", leak=0.0, input_gate=-2.0),
-    Variant("no leak, LayerNorm after it", "LLTM", leak=0.0, normalizes=True),
-    Variant("no leak, no clipping", "LLTM", leak=0.0, clip=None),
+    Variant("no leak", "lltm.LLTM", leak=0.0),
+    Variant("no leak, input-gate bias -2", "lltm.LLTM", leak=0.0, input_gate=-2.0),
+    Variant("no leak, LayerNorm after it", "lltm.LLTM", leak=0.0, normalizes=True),
+    Variant("no leak, no clipping", "lltm.LLTM", leak=0.0, clip=None),
 )
-VARIANTS = {variant.name: variant for variant in BASELINES + CHANGES} | {name: Variant(name, name) for name in OURS}
-"""OURS have the results of torch.nn's layers, and are measured where --variants asks for them."""
+VARIANTS = {name: Variant(name, name) for name in LAYERS} | {variant.name: variant for variant in CHANGES}
 
 
 def make_layer(variant: Variant, features: int, hidden_size: int) -> nn.Module:

@@ -28,12 +28,12 @@ sys.path += [str(ROOT / "examples" / name) for name in ("stream", "digits", "rl"
 sys.path.append(str(ROOT / "benchmark"))
 
 import pages  # noqa: E402
-from models import VARIANTS  # noqa: E402
+from models import LAYERS, VARIANTS  # noqa: E402
 from tasks import TASKS  # noqa: E402
 
 SLOW = {"masked CartPole"}
-SLOW_VARIANTS = {"nn.LSTM", "nn.GRU", "lltm.LLTM", "no leak", "no leak, input-gate bias -2", "lltm.LSTM", "lltm.GRU"}
-"""What is measured of a slow task, so that the whole run takes ten minutes on two cores."""
+SLOW_VARIANTS = {*LAYERS, "no leak", "no leak, input-gate bias -2"}
+"""What is measured of a slow task, so that the whole run takes some minutes on two cores."""
 
 PAGE = ROOT / "docs" / "the-cell.md"
 PUBLISHED = ROOT / "benchmark" / "results" / "quality.json"
@@ -82,7 +82,7 @@ def main() -> None:
         for variant in selected(VARIANTS, args.variants)
         for seed in range(args.seeds)
         if task not in SLOW or variant in SLOW_VARIANTS
-        if args.variants or variant not in scores.OURS
+        if args.variants or variant not in scores.TORCHS
     ]
     start = time.monotonic()
     rows: list[scores.Row] = []

@@ -6,9 +6,9 @@ from itertools import permutations
 from statistics import mean
 from typing import NamedTuple
 
-BASELINES = ("nn.LSTM", "nn.GRU", "lltm.LLTM")
-OURS = ("lltm.LSTM", "lltm.GRU")
-"""In the place of those of torch.nn, where they were measured."""
+BASELINES = ("lltm.LSTM", "lltm.GRU", "lltm.LLTM")
+TORCHS = ("nn.LSTM", "nn.GRU")
+"""They have the results of ours up to rounding, and are measured where --variants asks for them."""
 
 
 class Row(NamedTuple):
@@ -47,8 +47,8 @@ def tables(results: dict) -> str:
     rows = [Row(**row) for row in results["rows"]]
     tasks = list(dict.fromkeys(row.task for row in rows))
     variants = list(dict.fromkeys(row.variant for row in rows))
-    baselines = [name for name in BASELINES + OURS if name in variants]
-    ours = [name for name in variants if name not in BASELINES[:2] + OURS]
+    baselines = [name for name in BASELINES + TORCHS if name in variants]
+    ours = [name for name in variants if name not in BASELINES[:2] + TORCHS]
 
     def values(task: str, variant: str, field: str) -> list[float]:
         return [getattr(row, field) for row in rows if (row.task, row.variant) == (task, variant)]
