@@ -12,7 +12,7 @@ from .cell import LLTMCell
 __all__ = ["LLTM"]
 
 _DEFAULT_LEAK = 2.0
-"""Better than none in seven of the eight tasks of docs/the-cell.md."""
+"""Better than none in six of the eight tasks of docs/the-cell.md."""
 
 
 class LLTM(_recurrent.Recurrent):
