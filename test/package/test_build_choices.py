@@ -279,6 +279,18 @@ def test_warnings_are_errors_and_tests_are_built_only_where_asked_for(build, mak
     assert "-Werror" in (build.folder / "build.ninja").read_text()
 
 
+def test_make_compiles_the_library_to_use_and_to_test_in_the_same_way():
+    """So that neither of `make rl` and `make test` compiles it again after the other."""
+
+    def options(goal: str) -> set[str]:
+        outer = dict.fromkeys(("MAKEFLAGS", "MAKEOVERRIDES", "CMAKE_ARGS", "TORCH", "ARCH"))  # those of make test
+        commands = run("make", "--dry-run", goal, "CUDA=0", "BUILD=build-of-nobody", cwd=ROOT, **outer)
+        return set(re.findall(r"-D\w+=\w+", commands))
+
+    assert options("build") - options("build-tests") == {"-DBUILD_TESTING=OFF"}
+    assert options("build-tests") - options("build") == {"-DBUILD_TESTING=ON"}
+
+
 def test_a_part_of_another_project_leaves_its_settings_alone(tmp_path, make_libtorch):
     """The outer project's build type, install folders, and BUILD_TESTING."""
     source = """
