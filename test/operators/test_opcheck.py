@@ -77,4 +77,4 @@ def test_backward_of_what_is_wanted(device, operator, mask, given):
 
 @each_backward
 def test_backward_with_gradients(device, operator):
-    check(operator, leaves_of(make(operator, device, (3, 2, 2, 3), dtype=torch.float64)))
+    check(operator, leaves_of(make(operator, device, (2, 2, 2, 3), dtype=torch.float64)))
