@@ -377,6 +377,7 @@ def on_two_gpus(device):
 
 
 @needs_distributed
+@pytest.mark.release  # test_a_group_of_two trains the same
 @pytest.mark.usefixtures("on_two_gpus")
 def test_the_page(device, tmp_path):
     """docs/several-gpus.md: its program, started by its command, with gloo or NCCL."""
