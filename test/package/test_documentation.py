@@ -53,6 +53,7 @@ CPP_NAMES = """const at::Tensor &input, const at::Tensor &weights, const at::Ten
     const torch::nn::utils::rnn::PackedSequence &packed"""
 
 
+@pytest.mark.release
 def test_the_cpp_of_the_pages_compiles(tmp_path):
     """As one program, because PyTorch's headers take most of the time: a function for each block."""
     headers, functions = set(), []
