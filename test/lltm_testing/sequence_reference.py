@@ -49,15 +49,20 @@ each_size_and_flags = pytest.mark.parametrize(
     ids=str,
 )
 
-# More than a chunk of steps, and more than a block of rows. Only a release has both directions of each.
+# More than a chunk of steps, and more than a block of rows. Only a release has both directions of each, and no masks:
+# the parts are the same.
+CHUNKS, BLOCKS = Sizes(300, 16, 33, 64), Sizes(3, 16500, 3, 32)
 each_chunked = pytest.mark.parametrize(
-    ("sizes", "reverse"),
+    ("sizes", "reverse", "masked"),
     [
-        pytest.param(Sizes(300, 16, 33, 64), True, id="chunks-reverse"),
-        pytest.param(Sizes(300, 16, 33, 64), False, id="chunks-forward", marks=pytest.mark.release),
-        pytest.param(Sizes(3, 16500, 3, 32), False, id="blocks-forward"),
-        pytest.param(Sizes(3, 16500, 3, 32), True, id="blocks-reverse", marks=pytest.mark.release),
+        pytest.param(
+            sizes, reverse, masked, marks=() if masked and reverse == (sizes == CHUNKS) else pytest.mark.release
+        )
+        for sizes in (CHUNKS, BLOCKS)
+        for reverse in (True, False)
+        for masked in (True, False)
     ],
+    ids=str,
 )
 
 
