@@ -1,10 +1,12 @@
 """A program that runs every operator such that an invalid operation or a division by zero kills the process.
 
 This covers every lane of a vector, including those beyond the last column, at every size modulo the vector width. The
-environment selects the path, as for cpu_path.py. Prints the sizes as it goes, so the last line says where it died.
+environment selects the path, as for cpu_path.py; with SIZES="1:3", every size of the state has a third of the batches.
+Prints the sizes as it goes, so the last line says where it died.
 """
 
 import ctypes
+import os
 from contextlib import contextmanager
 from functools import partial
 
@@ -13,6 +15,8 @@ import torch
 from lltm_testing import sequence_reference as sequence
 from lltm_testing.reference import call, call_backward, make_arguments, make_gradients
 
+# A part of the sizes: the first, and the distance to the next.
+FIRST, STEP = map(int, os.environ.get("SIZES", "0:1").split(":"))
 FE_INVALID, FE_DIVBYZERO = 1, 4  # on x86-64
 libm = ctypes.CDLL("libm.so.6")
 
@@ -81,8 +85,10 @@ RUNS = {"forward": run_cell} | {cell.operator: partial(run_sequence, cell) for c
 def main() -> None:
     torch.set_num_threads(1)  # trapping is enabled per thread
     for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16):
-        for batch in (1, 3, 13, 18):
+        for number, batch in enumerate((1, 3, 13, 18)):
             for state_size in range(1, 34):
+                if (number + state_size) % STEP != FIRST:
+                    continue
                 sizes = (batch, 1 + state_size % 5, state_size)
                 for operator, run in RUNS.items():
                     print(operator, dtype, sizes, flush=True)
