@@ -158,6 +158,7 @@ def demo(monkeypatch):
         del sys.modules[name]
 
 
+@pytest.mark.release  # test_digits_example.py also runs a package from C++
 def test_cpp_writes_what_python_writes(tmp_path, demo):
     """The demo's export, program and comparison. The program stays in the build tree for the next run."""
     if not (lltm.library_path.parent / "CMakeCache.txt").exists():
