@@ -129,6 +129,7 @@ def test_times_every_layer():
         assert re.search(rf"{name} +[\d.]+ / [\d.]+ +[\d.]+ / [\d.]+\n", printed)
 
 
+@pytest.mark.release
 def test_draws_a_picture(tmp_path):
     printed = run_demo(FOLDER, "--gru", "--updates", 2, "--seeds", 1, "--hidden-size", 8, "--output", tmp_path)
     ratios = " and ".join(rf"[\d.]+ times as long as lltm.{name}" for name in ("LLTM", "LSTM", "GRU"))
