@@ -130,8 +130,8 @@ SHAPES = {
 }
 
 
-def inputs_of(steps: int, batch: int) -> tuple[torch.Tensor, ...]:
-    state = torch.randn(2, 4, batch, 7)  # one tensor for both: PyTorch's scan would refuse them as they are
+def inputs_of(steps: int, batch: int, layers: int = 2) -> tuple[torch.Tensor, ...]:
+    state = torch.randn(2, 2 * layers, batch, 7)  # one tensor for both: PyTorch's scan would refuse them as they are
     return torch.randn(batch, steps, 5), torch.randint(steps + 1, (batch,)), torch.rand(batch, steps) < 0.3, *state
 
 
@@ -220,7 +220,7 @@ def test_onnx_of_modules(onnxruntime, tmp_path):
 class EveryState(torch.nn.Module):
     def __init__(self, cls):
         super().__init__()
-        self.rnn = cls(5, 7, 2, bidirectional=True, batch_first=True)
+        self.rnn = cls(5, 7, bidirectional=True, batch_first=True)
 
     def forward(self, x, lengths, reset, h0, c0):
         if isinstance(self.rnn, lltm.GRU):
@@ -231,17 +231,17 @@ class EveryState(torch.nn.Module):
 
 @pytest.mark.parametrize("cls", [lltm.LLTM, lltm.LSTM, lltm.GRU])
 def test_states_run_without_lltm(onnxruntime, tmp_path, cls):
-    """As a program of PyTorch's operators, and as a Scan for each layer and direction."""
+    """As a program of PyTorch's operators, and as a Scan for each direction. test_onnx_of_modules has two layers."""
     import onnx
 
     model, path = EveryState(cls), tmp_path / "states.onnx"
-    program = export(model, inputs_of(5, 4), SHAPES, lltm.decompositions())
+    program = export(model, inputs_of(5, 4, 1), SHAPES, lltm.decompositions())
     with torch.no_grad():
         torch.onnx.export(program, (), path, dynamo=True, verbose=False)
     nodes = onnx.load(path).graph.node
     # The states, the outputs and the cells of each, and no gates. A GRU's states are h, as the product reads it, and h.
-    assert [len(node.output) for node in nodes if node.op_type == "Scan"] == [3 if cls is lltm.GRU else 4] * 4
-    for inputs in (inputs_of(5, 4), inputs_of(12, 3), inputs_of(1, 3)):
+    assert [len(node.output) for node in nodes if node.op_type == "Scan"] == [3 if cls is lltm.GRU else 4] * 2
+    for inputs in (inputs_of(5, 4, 1), inputs_of(12, 3, 1), inputs_of(1, 3, 1)):
         with torch.no_grad():
             expected = list(model(*inputs))
             torch.testing.assert_close(list(program.module()(*inputs)), expected)
@@ -314,11 +314,11 @@ each_layer = pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 
 
 class Layers(torch.nn.Module):
-    """Two layers of lltm's, with everything that ONNX's operator has, or with what it lacks."""
+    """Layers of lltm's, with everything that ONNX's operator has, or with what it lacks."""
 
-    def __init__(self, kind, **options):
+    def __init__(self, kind, num_layers=2, **options):
         super().__init__()
-        self.rnn = getattr(lltm, kind)(3, 4, 2, **options)
+        self.rnn = getattr(lltm, kind)(3, 4, num_layers, **options)
 
     def forward(self, x, lengths=None, state=None, reset=None):
         given = None if state is None else state[0] if self.rnn.mode == "GRU" else (state[0], state[1])
@@ -331,7 +331,7 @@ class Layers(torch.nn.Module):
         sizes = (batch, steps) if self.rnn.batch_first else (steps, batch)
         lengths = torch.randint(0, steps + 3, (batch,))
         lengths[0] = 0
-        state = torch.randn(1 if self.rnn.mode == "GRU" else 2, 2 * directions, batch, 4)
+        state = torch.randn(1 if self.rnn.mode == "GRU" else 2, self.rnn.num_layers * directions, batch, 4)
         given = torch.randn(*sizes, 3).to(dtype), lengths, state.to(dtype)
         return given if with_lengths else given[:1]
 
@@ -349,22 +349,22 @@ def assert_runs_as(onnxruntime, path, model, *given):
         torch.testing.assert_close(torch.from_numpy(result), expected, rtol=0, atol=tolerance)
 
 
-OPTIONS_OF_LAYERS = [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}]
+PLAIN, BOTH, WITHOUT_BIAS = OPTIONS_OF_LAYERS = [{}, {"bidirectional": True, "batch_first": True}, {"bias": False}]
+EVERY_OPTION_OF_LAYERS = [
+    (PLAIN, False, torch.float32),
+    (BOTH, True, torch.float32),
+    (BOTH, True, torch.float16),
+    (WITHOUT_BIAS, True, torch.float32),
+]
 
 
 @each_layer
 @pytest.mark.parametrize(
     ("options", "with_lengths", "dtype"),
     [
-        *((options, lengths, torch.float32) for options in OPTIONS_OF_LAYERS for lengths in (False, True)),
-        # The same graph, so only a release has each of them in another dtype.
-        (OPTIONS_OF_LAYERS[1], True, torch.float16),
-        *(
-            pytest.param(options, lengths, torch.float16, marks=pytest.mark.release)
-            for options in OPTIONS_OF_LAYERS
-            for lengths in (False, True)
-            if options != OPTIONS_OF_LAYERS[1] or not lengths
-        ),
+        # Each option, with lengths and without, and another dtype of the same graph. Only a release combines all.
+        pytest.param(*case, marks=() if case in EVERY_OPTION_OF_LAYERS else pytest.mark.release)
+        for case in itertools.product(OPTIONS_OF_LAYERS, (False, True), (torch.float32, torch.float16))
     ],
     ids=str,
 )
@@ -392,10 +392,12 @@ def test_a_gru_with_one_bias_is_that_of_onnx(onnxruntime, tmp_path, absent):
 
 @each_layer
 @pytest.mark.parametrize(
-    "bidirectional", [pytest.param(False, marks=pytest.mark.release), True], ids=["one direction", "both"]
+    ("num_layers", "bidirectional"),
+    [(1, True), *(pytest.param(2, both, marks=pytest.mark.release) for both in (False, True))],
 )
-def test_layers_with_resets_are_scans(onnxruntime, tmp_path, kind, bidirectional):
-    model, path = Layers(kind, bidirectional=bidirectional, batch_first=True), tmp_path / "model.onnx"
+def test_layers_with_resets_are_scans(onnxruntime, tmp_path, kind, num_layers, bidirectional):
+    model = Layers(kind, num_layers, bidirectional=bidirectional, batch_first=True)
+    path = tmp_path / "model.onnx"
     shapes = ({0: DYNAMIC, 1: DYNAMIC}, {0: DYNAMIC}, {2: DYNAMIC}, {0: DYNAMIC, 1: DYNAMIC})
 
     def make_arguments(*sizes):
@@ -440,8 +442,15 @@ def export_by_torchscript(model, inputs, path, **options):
 
 @pytest.mark.filterwarnings("ignore:.*TracerWarning", "ignore::torch.jit.TracerWarning", "ignore::UserWarning")
 @each_layer
-@pytest.mark.parametrize("options", OPTIONS_OF_LAYERS, ids=str)
-@pytest.mark.parametrize("opset", [9, 14, 17, "dynamo"])
+@pytest.mark.parametrize(
+    ("opset", "options"),
+    [
+        # Every opset with both directions, and one with every option. test_layers_are_those_of_onnx has them by dynamo.
+        pytest.param(*case, marks=() if case[1] == BOTH or case[0] == 17 else pytest.mark.release)
+        for case in itertools.product((9, 14, 17, "dynamo"), OPTIONS_OF_LAYERS)
+    ],
+    ids=str,
+)
 def test_a_program_exports_its_converted_model(onnxruntime, tmp_path, kind, options, opset):
     """By itself, and so without a table."""
     import onnx
