@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lltm_testing.building import kept_folder, run, run_demo, with_lltm
+from lltm_testing.building import kept_folder, run, with_lltm
 from torch import nn
 
 import lltm
@@ -125,19 +125,6 @@ def test_the_process_group_ends_with_its_threads():
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--steps", 0), "--steps and --hidden-size must be 1 or more"),
-        (("--temperature", "nan"), "--count and --temperature must be 0 or more"),
-        ((), "--build-dir: the library was not built in "),
-    ],
-    ids=["steps", "temperature", "build-dir"],
-)
-def test_wrong_options_are_errors_before_the_training(options, message, tmp_path):
-    assert message in run_demo(FOLDER, "--build-dir", tmp_path, *options, fails=True)
-
-
 def test_make_passes_a_line_with_quotes_on():
     line = """print('a "b"""
     commands = run(
@@ -156,6 +143,23 @@ def demo(monkeypatch):
     yield importlib.import_module("demo")
     for name in ("demo", "picture"):
         del sys.modules[name]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--steps", "0"], "--steps and --hidden-size must be 1 or more"),
+        (["--temperature", "nan"], "--count and --temperature must be 0 or more"),
+        ([], "--build-dir: the library was not built in "),
+    ],
+    ids=["steps", "temperature", "build-dir"],
+)
+def test_wrong_options_are_errors_before_the_training(demo, options, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["demo.py", "--build-dir", str(tmp_path), *options])
+    with pytest.raises(SystemExit) as error:
+        demo.main()
+    printed = capsys.readouterr()
+    assert error.value.code == 2 and message in printed.err and not printed.out
 
 
 @pytest.mark.release  # test_digits_example.py also runs a package from C++
