@@ -99,7 +99,9 @@ def built(tmp_path_factory) -> Path:
     """The folder of the C++ programs. They stay in the build tree for the next run."""
     if not (lltm.library_path.parent / "CMakeCache.txt").exists():
         pytest.skip("the library is not in a build tree, from which it could be installed")
-    return programs.build(lltm.library_path.parent, kept_folder("digits_test", tmp_path_factory.mktemp("build")))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CMAKE_BUILD_TYPE", "None")  # not optimized: it takes a compiler less time
+        return programs.build(lltm.library_path.parent, kept_folder("digits_test", tmp_path_factory.mktemp("build")))
 
 
 @pytest.fixture
