@@ -20,6 +20,7 @@ def settings_restored():
     torch.backends.cudnn.allow_tf32 = tf32
 
 
+@pytest.mark.release  # tests of the layers assert what it shows
 @pytest.mark.usefixtures("settings_restored")
 def test_the_notebook_runs():
     cells = json.loads(NOTEBOOK.read_text())["cells"]
