@@ -33,14 +33,16 @@ build = @$(call with,$(1)) sh -ec '\
   cmake -S . -B $(BUILD) $(2) $(if $(ARCH),-DLLTM_CUDA=ON -DCMAKE_CUDA_ARCHITECTURES=$(ARCH)) $(CMAKE_ARGS); \
   echo "-- Building in $(BUILD)$(if $(wildcard $(BUILD)/liblltm_ops.so),, (takes some minutes))"; \
   cmake --build $(BUILD) --target $(TARGETS)'
+# Sources are joined into units of twenty, which compiles in a third of the time: PyTorch's headers take most of it.
+# .ci/full compiles each by itself.
+joined = -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=20
 # To use the library: compiled in as short a time as possible, without tests, for the GPU that is present. An existing
 # build folder keeps its options, because that of the tests serves as well, and other options would compile it anew.
 for_use = -DBUILD_TESTING=OFF $(if $(CUDA),-DLLTM_CUDA=$(CUDA)) \
-  $(if $(wildcard $(BUILD)/CMakeCache.txt),,-DCMAKE_UNITY_BUILD=ON)
-# To test it: with CUDA if this machine can compile and run it. Sources are joined into larger units, which compiles in a
-# third of the time; .ci/full compiles each by itself. With the flags of a library to use, so that nothing is compiled
-# twice: that warnings are errors is up to .ci/run and .ci/full.
-for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),AUTO) -DCMAKE_UNITY_BUILD=ON
+  $(if $(wildcard $(BUILD)/CMakeCache.txt),,$(joined))
+# To test it: with CUDA if this machine can compile and run it. With the flags of a library to use, so that nothing is
+# compiled twice: that warnings are errors is up to .ci/run and .ci/full.
+for_tests = -DBUILD_TESTING=ON -DLLTM_CUDA=$(or $(CUDA),AUTO) $(joined)
 
 # The options only apply to the build of this checkout, not to the builds of tests.
 unexport CMAKE_ARGS TARGETS
@@ -136,15 +138,14 @@ ifneq ($(filter memcheck racecheck synccheck initcheck,$(SANITIZER)),)
 sanitize: build-tests
 	@TESTS="$(TESTS)" $(call with,test) scripts/sanitize $(SANITIZER) $(BUILD)
 else
-# GCC's sanitizers, for the CPU code, in a separate build of what scripts/sanitize runs. It is not optimized and uses
-# larger units, because it then compiles in a fraction of the time.
+# GCC's sanitizers, for the CPU code, in a separate build of what scripts/sanitize runs. It is not optimized, because it
+# then compiles in a fraction of the time.
 comma := ,
 sanitize: INSTRUMENTED = build-sanitize-$(subst $(comma),-,$(SANITIZER))
 sanitize:
 	@$(call with,test) sh -ec '\
 	  cmake -S . -B $(INSTRUMENTED) -DLLTM_CUDA=OFF -DBUILD_TESTING=ON -DLLTM_SANITIZER=$(SANITIZER) \
-	    -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=20 \
-	    "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" $(CMAKE_ARGS); \
+	    $(joined) "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" $(CMAKE_ARGS); \
 	  cmake --build $(INSTRUMENTED) --target lltm_ops_test; \
 	  CALLS=$(CALLS) scripts/sanitize $(SANITIZER) $(INSTRUMENTED)'
 endif
