@@ -82,7 +82,7 @@ def main() -> None:
         for variant in selected(VARIANTS, args.variants)
         for seed in range(args.seeds)
         if task not in SLOW or variant in SLOW_VARIANTS
-        if args.variants or variant not in scores.TORCHS
+        if args.variants or variant not in scores.OF_TORCH
     ]
     start = time.monotonic()
     rows: list[scores.Row] = []

@@ -7,7 +7,7 @@ from statistics import mean
 from typing import NamedTuple
 
 BASELINES = ("lltm.LSTM", "lltm.GRU", "lltm.LLTM")
-TORCHS = ("nn.LSTM", "nn.GRU")
+OF_TORCH = ("nn.LSTM", "nn.GRU")
 """They have the results of ours up to rounding, and are measured where --variants asks for them."""
 
 
@@ -47,8 +47,8 @@ def tables(results: dict) -> str:
     rows = [Row(**row) for row in results["rows"]]
     tasks = list(dict.fromkeys(row.task for row in rows))
     variants = list(dict.fromkeys(row.variant for row in rows))
-    baselines = [name for name in BASELINES + TORCHS if name in variants]
-    ours = [name for name in variants if name not in BASELINES[:2] + TORCHS]
+    baselines = [name for name in BASELINES + OF_TORCH if name in variants]
+    ours = [name for name in variants if name not in BASELINES[:2] + OF_TORCH]
 
     def values(task: str, variant: str, field: str) -> list[float]:
         return [getattr(row, field) for row in rows if (row.task, row.variant) == (task, variant)]
