@@ -189,6 +189,17 @@ def test_batch_sizes_that_increase():
         rnn(packed)
 
 
+@pytest.mark.parametrize(
+    "batch_sizes",
+    [torch.ones(5, dtype=torch.int32), torch.tensor([], dtype=torch.int64), torch.tensor(5)],
+    ids=["dtype", "empty", "rank"],
+)
+def test_what_cannot_be_batch_sizes(cls, batch_sizes):
+    message = f"^{cls.__name__}: expected batch_sizes of a PackedSequence to be int64, on the CPU, and not empty$"
+    with pytest.raises(RuntimeError, match=message):
+        cls(3, 4)(PackedSequence(torch.zeros(5, 3), batch_sizes))
+
+
 @pytest.mark.parametrize("rows", [0, 4, 6])
 def test_packs_of_another_number_of_rows(rows):
     packed = PackedSequence(torch.zeros(rows, 3), torch.tensor([2, 2, 1]))
@@ -286,3 +297,16 @@ def test_a_sequence_of_wrong_rank_in_a_packed_sequence():
     data = torch.zeros(5)
     with pytest.raises(RuntimeError, match="LLTM: input must have 2 dimensions, got 1"):
         lltm.LLTM(3, 4)(PackedSequence(data, torch.ones(5, dtype=torch.int64)))
+
+
+def test_the_operator_of_all_layers(cls):
+    """What a module never passes."""
+    layers = getattr(torch.ops.lltm, f"{cls.__name__.lower()}_layers")
+    input, parameters, state = torch.zeros(5, 2, 3), list(cls(3, 4, 2).parameters()), torch.zeros(2, 2, 4)
+    for count in (0, len(parameters) - 1):
+        message = f"Expected the number of parameters to be a multiple of {len(parameters) // 2}, got {count}$"
+        with pytest.raises(RuntimeError, match=f"^{cls.__name__}: {message}"):
+            layers(input, parameters[:count])
+    for states in () if cls is lltm.GRU else ((state, None), (None, state)):
+        with pytest.raises(RuntimeError, match=f"^{cls.__name__}: expected h0 and c0, or neither$"):
+            layers(input, parameters, *states)
