@@ -549,5 +549,10 @@ def test_what_torchscript_does_not_export_is_named(tmp_path):
     for model, inputs, kind, message in cases:
         with pytest.raises(kind, match=message):
             torch.onnx.export(model.eval(), inputs, path, dynamo=False)
+    for layer in (lltm.LSTM, lltm.GRU):
+        message = f"^lltm::{layer.__name__.lower()}_layers: there is dropout between layers: export in eval$"
+        with pytest.raises(NotImplementedError, match=message):
+            in_training = torch.onnx.TrainingMode.TRAINING
+            torch.onnx.export(layer(3, 4, 2, dropout=0.5), (x,), path, dynamo=False, training=in_training)
     for layer in (ours, gru):
         torch.onnx.export(Packs(lltm.revert(layer)), (x, lengths), path, dynamo=False)
