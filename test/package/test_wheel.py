@@ -271,6 +271,26 @@ def test_build_needs_a_compiler(wheel, tmp_path):
         assert "found no C++ compiler, looked for g++: install" in wheel.build(CXX=unset, PATH="/nowhere")
 
 
+def test_build_shows_what_the_compiler_says(wheel, tmp_path):
+    wheel.add_sources()
+    (tmp_path / "g++").write_text(
+        "#!/bin/sh\necho '#define __GNUC__ 12'\n[ $1 = -dM ] || { echo no space >&2; exit 1; }\n"
+    )
+    (tmp_path / "g++").chmod(0o755)
+    message = wheel.build(CXX=f"{tmp_path}/g++")
+    assert f"lltm.build: the compiler failed:\n{tmp_path}/g++ " in message and message.endswith("no space")
+    assert {path.suffix for path in wheel.cache.iterdir()} == {".lock"}
+
+
+def test_build_needs_the_headers_of_pytorch(wheel):
+    before = "import pathlib; pathlib.Path.is_file = lambda path, of=pathlib.Path.is_file: "
+    before += "path.name != 'torch.h' and of(path)"
+    places = f"{Path(torch.__file__).parent / 'include'} or {Path(sys.prefix) / 'include'}"
+    assert wheel.build(before).splitlines()[-1] == (
+        f"lltm.build: PyTorch {RELEASE} has no C++ headers in {places}: install a PyTorch that brings them"
+    )
+
+
 @pytest.mark.parametrize("missing", ["cuda_runtime_api.h", "host_defines.h", "target"])
 def test_build_needs_the_headers_of_cuda(wheel, missing):
     """PyTorch's packages lack crt/host_defines.h and nv/target."""
