@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <array>
-#include <deque>
+#include <list>
 #include <sstream>
 #include <type_traits>
 #include <vector>
@@ -216,7 +216,8 @@ consteval std::array<RecurrenceTimes, kCount> times_of(
 std::vector<Candidate> all_candidates() {
   std::vector<Candidate> all;
   const auto add = [&](Group group, CellType cell, const std::string& kernel) -> Candidate& {
-    static auto& names = *new std::deque<std::string>;
+    // No deque, which needs the libstdc++ of GCC 11: the wheel also runs beside older ones.
+    static auto& names = *new std::list<std::string>;
     constexpr const char* kCells[kCellTypes] = {"", "lstm_", "gru_"};
     names.push_back(std::string("recurrence_") + kCells[static_cast<size_t>(cell)] + kernel);
     all.push_back({.name = names.back(),
