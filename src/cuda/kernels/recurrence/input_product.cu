@@ -29,8 +29,7 @@ namespace {
 // few steps, the block has more rows.
 constexpr int kWarps = 16, kThreads = 32 * kWarps;
 constexpr int kRows = 16, kColumns = 32, kFragments = kColumns / 8;
-constexpr int kPitch =
-    kColumns + 8;  // keeps the rows that a warp writes at once in different banks
+constexpr int kPitch = kColumns + 8;          // keeps the rows of a warp in different banks
 constexpr int kOwnK = 4, kStepK = 4 * kOwnK;  // of a lane, which are neighbors, and of a step
 
 template <typename Element>

@@ -189,8 +189,8 @@ struct GradientProducts {
   Element* d_input;
 };
 
-/// By multiply-adds with float32 sums. The next kernel of the stream may start when this one has
-/// waited for the kernels before it.
+/// By mma.sync with float32 sums, on sm_80 and newer, for fewer than 2^31 rows. The next kernel of
+/// the stream may start when this one has waited for the kernels before it.
 template <typename Element>
 cudaError_t launch_input_product(const InputProductProblem<Element>& problem, cudaStream_t stream);
 
