@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,12 @@ class Row:
     """Of a failure."""
 
 
+def line_of(row: Row) -> str:
+    """In JSON, without what a Row has by default."""
+    kept = {field.name: of for field in fields(row) if (of := getattr(row, field.name)) != field.default}
+    return json.dumps(kept)
+
+
 def failure(error: Exception) -> str:
     """The type of an exception and the first line of its message."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
@@ -79,7 +85,7 @@ def run(
             except Exception as error:  # whatever a peer raises
                 rows = [Row("failure", message=f"{name}: {failure(error)}")]
             for row in rows:
-                file.write(json.dumps({key: value for key, value in asdict(row).items() if value is not None}) + "\n")
+                file.write(line_of(row) + "\n")
                 if row.section == "failure":
                     progress.console.print(f"[red]{row.message}", highlight=False)
             file.flush()
