@@ -1,4 +1,4 @@
-// Two 16-bit floating-point elements in a word (sm_80 and newer).
+// Two 16-bit floating-point elements in a word (sm_80 and newer), and one element in a word.
 #pragma once
 
 #include "device_function.h"
@@ -7,6 +7,7 @@
 #include <c10/util/Half.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace lltm::cuda {
 
@@ -41,5 +42,15 @@ struct Packed<c10::Half> {
     return value;
   }
 };
+
+/// The value of an element that has a word to itself.
+template <typename Element>
+LLTM_DEVICE float value_of_word(uint32_t word) {
+  if constexpr (std::is_same_v<Element, float>) {
+    return __uint_as_float(word);
+  } else {
+    return Packed<Element>::low(word);
+  }
+}
 
 }  // namespace lltm::cuda

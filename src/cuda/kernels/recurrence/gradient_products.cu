@@ -59,14 +59,6 @@ LLTM_DEVICE void load(uint32_t& word, const Element* from, bool inside) {
     load_once(word, from, inside);
   }
 }
-template <typename Element>
-LLTM_DEVICE float value_of(uint32_t word) {
-  if constexpr (std::is_same_v<Element, float>) {
-    return __uint_as_float(word);
-  } else {
-    return Packed<Element>::low(word);
-  }
-}
 
 /// The blocks of a launch in their order: those of d_bias, of d_input and of d_weights.
 template <typename Cell, typename Element>
@@ -211,8 +203,8 @@ class PartialGradient {
     const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
 #pragma unroll
     for (int i = 0; i < kLoads; ++i) {
-      shared.left(left_k_ + i * 8, left_row_) = value_of<Element>(left[i]);
-      shared.right(warp + i * 8, lane) = value_of<Element>(right[i]);
+      shared.left(left_k_ + i * 8, left_row_) = value_of_word<Element>(left[i]);
+      shared.right(warp + i * 8, lane) = value_of_word<Element>(right[i]);
     }
   }
 
@@ -390,16 +382,16 @@ cudaError_t launch_gradient_products(const GradientProducts<Cell, Element>& prob
   const int64_t rows = problem.old_h.steps * problem.old_h.rows;
   const int64_t inputs = problem.state_size + problem.input_features;
   const auto tiles = [](int64_t size) { return static_cast<int>(ceil_div(size, kTile)); };
-  GradientBlocks<Cell, Element> blocks{.problem = problem,
-                                       .bias_lanes = lanes_of(problem.d_bias.count),
-                                       .bias_blocks = 0,
-                                       .input_blocks = 0,
-                                       .weight_blocks = 0,
-                                       .input_tiles_across = tiles(problem.input_features),
-                                       .state_tiles_across = tiles(problem.state_size),
-                                       .weight_tiles = 0};
-  blocks.weight_tiles =
-      tiles(problem.columns) * (blocks.state_tiles_across + blocks.input_tiles_across);
+  GradientBlocks<Cell, Element> blocks{
+      .problem = problem,
+      .bias_lanes = lanes_of(problem.d_bias.count),
+      .bias_blocks = 0,
+      .input_blocks = 0,
+      .weight_blocks = 0,
+      .input_tiles_across = tiles(problem.input_features),
+      .state_tiles_across = tiles(problem.state_size),
+      .weight_tiles =
+          tiles(problem.columns) * (tiles(problem.state_size) + tiles(problem.input_features))};
   if (problem.d_bias.result.wanted()) {
     blocks.bias_blocks = static_cast<int>(blocks_to_add(problem.d_bias.size, blocks.bias_lanes));
   }

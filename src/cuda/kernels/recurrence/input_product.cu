@@ -65,21 +65,13 @@ struct Four {
   /// The bits of float.
   LLTM_DEVICE uint32_t bits(int i) const {
     if constexpr (!kVector) {
-      return kHalf ? of_half(apart[i], false) : apart[i];
+      return __float_as_uint(value_of_word<Element>(apart[i]));
     } else if constexpr (kHalf) {
-      return of_half(i < 2 ? vector.x : vector.y, i % 2 == 1);
+      using Pair = Packed<Element>;
+      const uint32_t word = i < 2 ? vector.x : vector.y;
+      return __float_as_uint(i % 2 == 0 ? Pair::low(word) : Pair::high(word));
     } else {
       return i == 0 ? vector.x : i == 1 ? vector.y : i == 2 ? vector.z : vector.w;
-    }
-  }
-
- private:
-  static LLTM_DEVICE uint32_t of_half(uint32_t word, bool high) {
-    if constexpr (kHalf) {
-      using Pair = Packed<Element>;
-      return __float_as_uint(high ? Pair::high(word) : Pair::low(word));
-    } else {
-      return word;
     }
   }
 };
