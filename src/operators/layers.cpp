@@ -374,7 +374,13 @@ void check_packed(const char* module, const Tensor& data, const Tensor& batch_si
   TORCH_CHECK(batch_sizes.dim() == 1 && batch_sizes.sym_size(0) > 0 &&
                   batch_sizes.scalar_type() == at::kLong && batch_sizes.is_cpu(),
               module,
-              ": expected batch_sizes of a PackedSequence to be int64, on the CPU, and not empty");
+              ": expected batch_sizes of a PackedSequence to be int64, on the CPU, and not empty, "
+              "got ",
+              dtype_name(batch_sizes.scalar_type()),
+              " on ",
+              batch_sizes.device(),
+              " of sizes ",
+              batch_sizes.sym_sizes());
   if (is_traced(batch_sizes)) {
     return;
   }
@@ -600,7 +606,9 @@ LayersResults run_layers(const Tensor& input,
       input.defined(), Cell::kName, ": expected input to be a tensor, got an undefined tensor");
   TORCH_CHECK(Cell::kStates == 1 || layers.h0.has_value() == layers.c0.has_value(),
               Cell::kName,
-              ": expected h0 and c0, or neither");
+              ": expected h0 and c0, or neither, got ",
+              layers.h0 ? "h0" : "c0",
+              " alone");
   return layers.batch_sizes ? run_packed(layers, input) : run_padded(layers, input);
 }
 

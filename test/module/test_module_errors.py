@@ -1,6 +1,7 @@
 """Errors: where nn.LSTM or nn.GRU raises, the layers raise the same type, and say what was expected and received."""
 
 import inspect
+import re
 import warnings
 
 import pytest
@@ -190,13 +191,17 @@ def test_batch_sizes_that_increase():
 
 
 @pytest.mark.parametrize(
-    "batch_sizes",
-    [torch.ones(5, dtype=torch.int32), torch.tensor([], dtype=torch.int64), torch.tensor(5)],
+    ("batch_sizes", "got"),
+    [
+        (torch.ones(5, dtype=torch.int32), "int32 on cpu of sizes [5]"),
+        (torch.tensor([], dtype=torch.int64), "int64 on cpu of sizes [0]"),
+        (torch.tensor(5), "int64 on cpu of sizes []"),
+    ],
     ids=["dtype", "empty", "rank"],
 )
-def test_what_cannot_be_batch_sizes(cls, batch_sizes):
-    message = f"^{cls.__name__}: expected batch_sizes of a PackedSequence to be int64, on the CPU, and not empty$"
-    with pytest.raises(RuntimeError, match=message):
+def test_what_cannot_be_batch_sizes(cls, batch_sizes, got):
+    expected = "expected batch_sizes of a PackedSequence to be int64, on the CPU, and not empty"
+    with pytest.raises(RuntimeError, match="^" + re.escape(f"{cls.__name__}: {expected}, got {got}") + "$"):
         cls(3, 4)(PackedSequence(torch.zeros(5, 3), batch_sizes))
 
 
@@ -307,6 +312,6 @@ def test_the_operator_of_all_layers(cls):
         message = f"Expected the number of parameters to be a multiple of {len(parameters) // 2}, got {count}$"
         with pytest.raises(RuntimeError, match=f"^{cls.__name__}: {message}"):
             layers(input, parameters[:count])
-    for states in () if cls is lltm.GRU else ((state, None), (None, state)):
-        with pytest.raises(RuntimeError, match=f"^{cls.__name__}: expected h0 and c0, or neither$"):
+    for got, states in () if cls is lltm.GRU else (("h0", (state, None)), ("c0", (None, state))):
+        with pytest.raises(RuntimeError, match=f"^{cls.__name__}: expected h0 and c0, or neither, got {got} alone$"):
             layers(input, parameters, *states)
