@@ -296,6 +296,19 @@ def test_backward_across_the_grid_of_weights_that_are_not_finite(cell, dtype, mo
     assert torch.equal(found.isinf(), exact.isinf())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("cell", [Sequence, Lstm, Gru])
+def test_inputs_across_the_grid_that_are_not_finite(cell, dtype, monkeypatch):
+    """Also in float32, whose elements are taken apart: the parts of an infinity must not cancel out."""
+    monkeypatch.setenv("LLTM_CUDA_PATH", "grid")
+    arguments = make((4, 5, 24, 40), dtype, "cuda", cell=cell)
+    arguments.input[0, 1, 2], arguments.input[1, 3, 5] = torch.inf, -torch.inf
+    arguments.input[2, 2, 7], arguments.input[3, 4, :2] = torch.nan, torch.inf
+    exact = call(arguments.map(lambda tensor: tensor.double().cpu()))
+    for found, expected in zip(call(arguments), exact, strict=True):
+        torch.testing.assert_close(found.double().cpu(), expected, rtol=0.05, atol=0.05, equal_nan=True)
+
+
 @pytest.mark.parametrize("missing", [0, 1, 66])
 @pytest.mark.parametrize("rows", [100, 263, 700])
 @pytest.mark.parametrize("kernel", IN_CLUSTERS, indirect=True)

@@ -76,21 +76,6 @@ struct Four {
   }
 };
 
-/// As take_apart, but an infinity has no low part.
-template <int kCount>
-LLTM_DEVICE void take_finite_apart(uint32_t (&high)[kCount], uint32_t (&low)[kCount]) {
-  bool is_infinite[kCount];
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    is_infinite[i] = (high[i] & 0x7fffffffu) == 0x7f800000u;
-  }
-  take_apart(high, low);
-#pragma unroll
-  for (int i = 0; i < kCount; ++i) {
-    low[i] = is_infinite[i] ? 0 : low[i];
-  }
-}
-
 /// sums += a * b of eight columns of K.
 template <typename Element>
 LLTM_DEVICE void multiply(float (&sums)[kFragments][4],
@@ -98,13 +83,13 @@ LLTM_DEVICE void multiply(float (&sums)[kFragments][4],
                           uint32_t (&b)[kFragments][2]) {
   if constexpr (std::is_same_v<Element, float>) {
     uint32_t a_low[4];
-    take_finite_apart(a, a_low);
+    take_apart(a, a_low);
 #pragma unroll
     for (int n = 0; n < kFragments; ++n) {
       // The tensor core truncates when it adds to its accumulator, so its sums are short.
       uint32_t b_low[2];
       float sum[4];
-      take_finite_apart(b[n], b_low);
+      take_apart(b[n], b_low);
       multiply_tf32(sum, a_low, b[n]);
       multiply_add_tf32(sum, a, b_low);
       multiply_add_tf32(sum, a, b[n]);
@@ -176,6 +161,18 @@ LLTM_DEVICE void multiply_rows(float (&sums)[kFragments][4],
   }
 }
 
+/// An element of z_x without its bias, by itself: an infinity that is taken apart gives NaN, which
+/// is infinity minus infinity.
+LLTM_DEVICE float product_of(const InputProductProblem<float>& p, int64_t row, int column) {
+  const float* const weights = p.weights.data + column * p.weights.strides[0];
+  float sum = 0;
+#pragma unroll 1
+  for (int64_t k = 0; k < p.input_features; ++k) {
+    sum = fmaf(p.input.at(row / p.rows, row % p.rows, k), weights[k * p.weights.strides[1]], sum);
+  }
+  return sum;
+}
+
 template <typename Element>
 __global__ void __launch_bounds__(kThreads, 2)
     input_product_kernel(const __grid_constant__ InputProductParams<Element> params) {
@@ -212,6 +209,11 @@ __global__ void __launch_bounds__(kThreads, 2)
     float sum = 0;
     for (int part = 0; part < params.k_warps; ++part) {
       sum += parts[row / kRows * params.k_warps + part][row % kRows][lane];
+    }
+    if constexpr (std::is_same_v<Element, float>) {
+      if (isnan(sum)) {
+        sum = product_of(p, first_row + row, column);
+      }
     }
     p.z_x[int64_t{first_row + row} * p.columns + column] = static_cast<Element>(sum + bias);
   }
