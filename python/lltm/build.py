@@ -108,8 +108,11 @@ def find_cuda_headers(torch: Torch, major: str) -> list[Path]:
     )
 
 
-def build_glue(parts: Parts, torch: Torch, output: Path, *, cuda: bool, rpath: Iterable[str], jobs: int) -> None:
-    """Compile what depends on PyTorch, and link it into ``output`` with a .json file next to it."""
+def build_glue(
+    parts: Parts, torch: Torch, output: Path, *, cuda: bool, rpath: Iterable[str], jobs: int, flags: Iterable[str] = ()
+) -> None:
+    """Compile what depends on PyTorch, and link it into ``output`` with a .json file next to it. ``flags`` are more
+    options of the compiler, also for the link."""
     settings = parts.settings
     compiler = find_compiler()
     folders = [torch.include, torch.include / "torch" / "csrc" / "api" / "include"]
@@ -127,7 +130,7 @@ def build_glue(parts: Parts, torch: Torch, output: Path, *, cuda: bool, rpath: I
         units = [joined[start :: min(jobs, 4)] for start in range(min(jobs, 4))]
         units += [[file] for file in settings["cuda_glue"]] if cuda else []
         ours = [f"-I{scratch}", f"-I{parts.source / 'include'}", f"-I{parts.source / 'src'}"]
-        command = [*compiler, *settings["flags"], *ours, *(f"-isystem{folder}" for folder in folders)]
+        command = [*compiler, *settings["flags"], *flags, *ours, *(f"-isystem{folder}" for folder in folders)]
 
         def compile_unit(number: int) -> Path:
             source, target = scratch / f"unit_{number}.cpp", scratch / f"unit_{number}.o"
@@ -141,7 +144,7 @@ def build_glue(parts: Parts, torch: Torch, output: Path, *, cuda: bool, rpath: I
         # PyTorch's OpenMP and CUDA runtimes have other names in other packages. They are not named, because
         # libtorch_cpu.so and libc10_cuda.so need, and so bring, the ones that they use themselves.
         _run([
-            *compiler, "-shared", "-s", "-o", str(output), *map(str, objects),
+            *compiler, *flags, "-shared", "-s", "-o", str(output), *map(str, objects),
             "-Wl,--as-needed", *map(str, parts.kernels(cuda)), *(str(torch.lib / f"lib{n}.so") for n in torch_names),
             "-Wl,--enable-new-dtags", *(f"-Wl,-rpath,{folder}" for folder in rpath),
         ])  # fmt: skip
