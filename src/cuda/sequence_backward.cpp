@@ -2,6 +2,7 @@
 //
 // d_gates of all steps are computed by one kernel (recurrence.cpp) or step by step
 // (steps_backward.cpp), and then what is a sum over all steps (gradient_products.cpp).
+#include "../dispatch/without_autocast.h"
 #include "../operators/operators.h"
 #include "../operators/recurrent_gradients.h"
 #include "gradient_products.h"
@@ -54,6 +55,7 @@ void run(const RecurrentGradients& gradients,
          const SequenceSizes<int64_t>& sizes,
          const Device& device,
          bool reverse) {
+  const WithoutAutocast without_autocast;
   const CellDescriptor& cell = arguments.sequence.cell;
   const int64_t rows = sizes.steps * sizes.batch, saved = sizes.state_size * cell.saved;
   const DeviceFacts& facts = device.facts();

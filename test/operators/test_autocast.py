@@ -106,6 +106,17 @@ def test_backward_by_itself_keeps_the_dtype(device, monkeypatch, operator, produ
         assert_same(call(operator, arguments), expected)
 
 
+@each_backward
+def test_backward_of_many_rows_keeps_the_dtype(device, monkeypatch, operator):
+    """The gradients of biases are then products of ones, which ATen would compute in the lower precision."""
+    if operator != "backward":
+        monkeypatch.setenv("LLTM_CUDA_PATH", "steps")
+    arguments = named_arguments.make(operator, device, sizes=(2, 600, 5, 4))
+    expected = call(operator, arguments)
+    with torch.autocast(device.type, dtype=torch.bfloat16):
+        assert_same(call(operator, arguments), expected)
+
+
 @each_forward
 def test_second_gradients(device, operator):
     leaves = leaves_of(named_arguments.make(operator, device))
