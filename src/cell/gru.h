@@ -20,14 +20,15 @@ struct Gru {
   static constexpr bool kAdds = false, kCarriesH = true, kBounded = true;
   static constexpr bool kReadsOldCell = true;
 
-  // h' is computed as h + (1 - z) (n - h): close to z = 1, the small 1 - z keeps its accuracy.
+  // h' is computed as (1 - z) n + z h: close to z = 1, the small 1 - z keeps its accuracy, and an
+  // infinite h that the gate keeps stays infinite.
 
   template <typename Math, typename Value>
   static LLTM_HOST_DEVICE State<Value> forward(const Value (&saved)[kSaved], Value old_h) {
     const Value r = sigmoid_value<Math>(saved[0]);
     const Value one_minus_z = forget_gate<Math>(-saved[1]).value;
     const Value n = candidate_tanh<Math>(saved[2] + r * saved[3]);
-    const Value new_h = old_h + one_minus_z * (n - old_h);
+    const Value new_h = one_minus_z * n + (Value(1) - one_minus_z) * old_h;
     return {new_h, new_h};
   }
 

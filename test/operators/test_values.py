@@ -215,6 +215,16 @@ def test_a_reset_replaces_the_state(device, products, dtype, cell):
     assert not any(gradient[1].any() for gradient in found[-len(cell.states) :])
 
 
+def test_an_infinite_state(device, products, dtype, cell):
+    """Where the formula keeps the infinity, it must not become NaN, which the next step gives the whole row."""
+    arguments = make(Sizes(6, 40, 4, 2), dtype, device, cell=cell)
+    getattr(arguments, cell.states[-1])[:, 0] = torch.inf
+    exact = run(arguments.map(lambda tensor: tensor.double().cpu()))
+    for found, expected in zip(call(arguments, keep=True), exact, strict=True):
+        assert torch.equal(found.isnan().cpu(), expected.isnan())
+        assert torch.equal(found.isinf().cpu(), expected.isinf())
+
+
 @pytest.mark.parametrize("steps", [1, 2, 16])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["float32", "float64"])
 def test_a_loop_of_cells_agrees(device, dtype, steps):
