@@ -26,7 +26,7 @@ from wheel_metadata import supported_minors  # noqa: E402
 LIBSTDCXX_BESIDE_GLIBC = {28: (24, 11), 31: (28, 12), 34: (29, 13), 35: (30, 13), 39: (33, 15)}
 
 # Optimizing at the link makes the glue, of which there are two libraries a version, a tenth smaller.
-SMALLER = [f"-flto={os.cpu_count()}", "-fno-fat-lto-objects"]
+SMALLER = ["-flto=auto", "-fno-fat-lto-objects"]
 
 
 def run(*command: object, **variables: str) -> str:
