@@ -203,6 +203,9 @@ TEST(GridPlan, IsChosenWhereItIsFaster) {
   EXPECT_EQ(chosen(kTf32, 256, 32, 256), "g/c");
   EXPECT_EQ(chosen(kTf32, 256, 256, 384), "g/s");
   EXPECT_EQ(chosen(kFloat16, 256, 256, 384), "g/s");
+  for (const CellType cell : {CellType::kLltm, CellType::kGru}) {
+    EXPECT_EQ(chosen(kFloat16, 256, 64, 384, cell), "c/c");  // across the grid 1.25 times as long
+  }
   EXPECT_EQ(chosen(kTf32, 256, 64, 1024), "g/s");
   EXPECT_EQ(chosen(kFloat32, 256, 64, 1024), "s/s") << "its workspace would be too large";
   for (const Arithmetic arithmetic : {kFloat32, kTf32, kFloat16}) {
